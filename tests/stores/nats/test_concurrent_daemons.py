@@ -223,8 +223,8 @@ async def test_a_foreign_event_affects_only_the_session_whose_subject_it_is_on(o
     assert (await store.search("local", "found", None, 10))[0].summary == "Found it"
     await check_published(options)
     assert await store.expire(NEXT_DAY, NEXT_DAY) == 1
-    assert store._helper is not None
-    assert not store._helper.done()
+    assert store._publishing_for_others is not None
+    assert not store._publishing_for_others.done()
     await close_all(store)
 
 

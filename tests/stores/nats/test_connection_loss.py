@@ -145,7 +145,7 @@ def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
             await store.close()
 
     monkeypatch.setattr(connection, "FIRST_GRACE_S", NEVER_S)
-    assert connection.LOST_GRACE_S + jetstream.AGAIN_S < KNOWN_LOST_MAX_S
+    assert connection.LOST_GRACE_S + jetstream.RETRY_S < KNOWN_LOST_MAX_S
     asyncio.run(act())
 
 

@@ -72,7 +72,7 @@ class NatsExport:
 
     async def _sessions(self) -> list[tuple[SessionKey, str]]:
         listed = {(row.key, row.session_id) for row in await self.expiry.live()}
-        listed |= {(session.key, session.session_id) for session in await self.expiry.ended(self.names.every_end)}
+        listed |= {(session.key, session.session_id) for session in await self.expiry.list_ended(self.names.every_end)}
         return sorted(listed, key=lambda each: (each[0].owner, each[0].project_hash, each[0].name_hash, each[1]))
 
     async def _read_live(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
@@ -91,7 +91,7 @@ class NatsExport:
         end = await self.js.last(self.names.archive, f"{self.names.archived(key, session_id)}.ended")
         if end is None:
             return None
-        events = await self.expiry.log(key, session_id)
+        events = await self.expiry.ended_log(key, session_id)
         return records.parse_ended(end.data), [CommitRecord(session_id, 0, events, {})] if events else []
 
     async def _records(self, session: ExportedSession, log: list[CommitRecord]) -> AsyncGenerator[ExportRecord]:
@@ -184,7 +184,7 @@ class NatsExport:
             record = CommitRecord(
                 session.session_id, 0, part.events, part.receipts, part.summaries, last_at=session.last_at
             )
-            self.publisher.offer(await self.logs.append(session.key, record))
+            self.publisher.publish_soon(await self.logs.append(session.key, record))
             await self.publisher.catch_up(session.key)
         else:
             record = CommitRecord(session.session_id, session.revision, (), {}, part.summaries)

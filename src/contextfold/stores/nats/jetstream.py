@@ -27,9 +27,9 @@ from contextfold.stores.nats.connection import (
     first_line,
 )
 
-AGAIN_S: Final = 0.05
+RETRY_S: Final = 0.05
 # Attempts are made for this time, in which the servers may elect a leader.
-PATIENCE_S: Final = 3.0
+RETRIES_S: Final = 3.0
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -53,7 +53,7 @@ CONSUMER_IDLE_S: Final = 2.0
 # A reader that is this far behind starts again after the last message that it has read.
 WAITING_MAX: Final = 2_000
 WAITING_BYTES_MAX: Final = 64 << 20
-RETRY_S: Final = 0.1
+FOLLOW_PAUSE_S: Final = 0.1
 # The most consumers that are tried for a message that exists.
 CONSUMERS_MAX: Final = 3
 
@@ -117,7 +117,7 @@ class JetStream(NatsConnection):
 
     async def repeat(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Make attempts for a while. Another one must do no harm, and after a conflict look at what is stored."""
-        until = asyncio.get_running_loop().time() + PATIENCE_S
+        until = asyncio.get_running_loop().time() + RETRIES_S
         while True:
             try:
                 return await attempt()
@@ -129,7 +129,7 @@ class JetStream(NatsConnection):
                 is_possible = self._is_prepared and (self.is_ready or isinstance(problem, OutcomeUnknown))
                 if not is_possible or isinstance(problem, JetStreamError) or asyncio.get_running_loop().time() >= until:
                     raise
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     # ---- messages in streams
 
@@ -216,15 +216,15 @@ class JetStream(NatsConnection):
 
     async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
         """Delete the messages that match, or those of them before a sequence."""
-        what = f"API.STREAM.PURGE.{stream}"
+        api = f"API.STREAM.PURGE.{stream}"
         await self.repeat(
-            lambda: self.call(what, lambda js: js.purge_stream(stream, seq=below or None, subject=subjects))
+            lambda: self.call(api, lambda js: js.purge_stream(stream, seq=below or None, subject=subjects))
         )
 
     async def delete(self, stream: str, seq: int) -> None:
         try:
-            what = f"API.STREAM.MSG.DELETE.{stream}"
-            await self.repeat(lambda: self.call(what, lambda js: js.delete_msg(stream, seq)))
+            api = f"API.STREAM.MSG.DELETE.{stream}"
+            await self.repeat(lambda: self.call(api, lambda js: js.delete_msg(stream, seq)))
         except JetStreamError as problem:
             if problem.err_code not in GONE:
                 raise
@@ -299,7 +299,7 @@ async def follow(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMess
                     newest = await js.last(query.stream, query.subjects)
                     if newest is not None and newest.seq > reached:
                         break
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(FOLLOW_PAUSE_S)
 
 
 async def _read_consumer(
@@ -338,15 +338,15 @@ async def _read_consumer(
             except TimeoutError:
                 yield None, 0
                 continue
-            about = message.metadata
-            name = about.consumer
-            if about.sequence.consumer not in (count + 1, 1):
+            metadata = message.metadata
+            name = metadata.consumer
+            if metadata.sequence.consumer not in (count + 1, 1):
                 return
-            count = about.sequence.consumer
+            count = metadata.sequence.consumer
             # The library's next consumer begins with the first message if none was received from the one before.
-            if about.sequence.stream > reached:
-                reached = about.sequence.stream
-                yield StoredMessage(message.subject, reached, message.headers or {}, message.data), about.num_pending
+            if metadata.sequence.stream > reached:
+                reached = metadata.sequence.stream
+                yield StoredMessage(message.subject, reached, message.headers or {}, message.data), metadata.num_pending
     finally:
         # The server would delete the consumer later, and has a limit of them. Nobody waits for the response.
         with suppress(NatsError, OSError):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from contextfold.common.bounded_cache import BoundedCache
 from contextfold.errors import StoreInvalid, StoreUnavailable
@@ -70,27 +70,29 @@ class LogIndex:
             self.operations |= dict.fromkeys(record.receipts, commit.seq)
 
 
+class _EncodedCommit(NamedTuple):
+    """A commit as it is sent: its record, which refers to long texts, its bytes, and the chunks that it refers to."""
+
+    record: CommitRecord
+    data: bytes
+    chunks: Sequence[ChunkReference]
+
+
 class SessionLogs:
     def __init__(
-        self,
-        js: JetStream,
-        names: SubjectNames,
-        before_another: Callable[[LoggedCommit], Awaitable[None]],
+        self, js: JetStream, names: SubjectNames, finish_end: Callable[[LoggedCommit], Awaitable[None]]
     ) -> None:
-        """`before_another` finishes the end of a session before the next session of its key begins."""
-        self._js = js
-        self._names = names
-        self._before_another = before_another
+        """`finish_end` finishes the end of a session before the next session of its key begins."""
+        self._js, self._names, self._finish_end = js, names, finish_end
         self._indexes = BoundedCache[SessionKey, LogIndex](REMEMBERED_MAX, lambda index: len(index.operations) + 1)
 
     # ---- reading
 
-    async def last(self, key: SessionKey) -> LoggedCommit | None:
-        """The last message of a key, if its session is live."""
-        last = await self.newest(key)
+    async def last_if_live(self, key: SessionKey) -> LoggedCommit | None:
+        last = await self.last(key)
         return None if last is None or last.ended_at else last
 
-    async def newest(self, key: SessionKey) -> LoggedCommit | None:
+    async def last(self, key: SessionKey) -> LoggedCommit | None:
         return _parse_logged(key, await self._js.last(self._names.log, self._names.log_of(key)))
 
     async def at(self, key: SessionKey, seq: int) -> LoggedCommit | None:
@@ -98,7 +100,7 @@ class SessionLogs:
 
     async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         for _ in range(LOADS_TRIED):
-            last = await self.last(key)
+            last = await self.last_if_live(key)
             if last is None:
                 return None
             after = known.revision if known and known.session_id == last.session_id else 0
@@ -121,7 +123,7 @@ class SessionLogs:
 
     async def records(self, key: SessionKey, after: int = 0) -> list[Committed]:
         """The commits of the last session after a sequence, including its end."""
-        last = await self.newest(key)
+        last = await self.last(key)
         return [each async for each in self._read(last, after)] if last else []
 
     async def record(self, commit: LoggedCommit) -> CommitRecord:
@@ -167,7 +169,7 @@ class SessionLogs:
     async def _refresh(self, key: SessionKey) -> LogIndex:
         """The current index."""
         for _ in range(LOADS_TRIED):
-            last = await self.newest(key)
+            last = await self.last(key)
             if last is None or last.ended_at:
                 self._indexes.forget(key)
                 return LogIndex(seq=last.seq if last else 0)
@@ -213,45 +215,45 @@ class SessionLogs:
         self, key: SessionKey, record: CommitRecord, index: LogIndex, digest: str = ""
     ) -> Committed | CommitReceipt:
         """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
-        subject, message_id, data = self._names.log_of(key), new_mark(), b""
-        written: Sequence[ChunkReference] = ()
-        # The last attempt, if it may have been stored, or may still be, without a response; and what it expected.
+        subject, message_id = self._names.log_of(key), new_mark()
+        encoded: _EncodedCommit | None = None
+        # The sequence that the last attempt expected, and its commit if no response says whether it was stored.
+        expected: int | None = None
         unsure: LoggedCommit | None = None
-        base: int | None = None
 
         async def attempt() -> Committed | CommitReceipt:
-            nonlocal index, record, data, written, unsure, base
-            if base is not None:
+            nonlocal index, encoded, expected, unsure
+            if expected is not None:
                 index = await self._refresh(key)
-            if unsure and base is not None and (seq := await self._find(subject, message_id, base, index)):
-                return replace(unsure, seq=seq), record
+                if unsure and encoded and (seq := await self._find_sent(subject, message_id, expected, index)):
+                    return replace(unsure, seq=seq), encoded.record
             if earlier := await self._receipt(key, index, digest):
                 return earlier
             if not index.is_before(record):
-                await self._delete_chunks(key, record, written)
+                if encoded:
+                    await self._delete_chunks(key, encoded)
                 raise StaleRevision
             # The sequence of this revision. Other tasks may extend the index while this one waits.
-            base = index.seq
-            if not index.session_id and base and (end := await self.at(key, base)):
-                await self._before_another(end)
-            if not data:
-                record, data, written = await self._encode(key, record)
-            commit = record.logged(key, index.last_at)
+            expected = index.seq
+            if not index.session_id and expected and (end := await self.at(key, expected)):
+                await self._finish_end(end)
+            encoded = encoded or await self._encode(key, record)
+            commit = encoded.record.to_logged(key, index.last_at)
             try:
                 headers = {MESSAGE_ID: message_id, **commit.headers()}
-                seq = await self._js.put(subject, data, headers=headers, expected=base)
+                seq = await self._js.put(subject, encoded.data, headers=headers, expected=expected)
             except StoreUnavailable:
                 unsure = commit
                 raise
-            return self._add_to_index(index, replace(commit, seq=seq), record)
+            return self._add_to_index(index, replace(commit, seq=seq), encoded.record)
 
         return await self._js.repeat(attempt)
 
-    async def _find(self, subject: str, message_id: str, base: int, index: LogIndex) -> int | None:
+    async def _find_sent(self, subject: str, message_id: str, expected: int, index: LogIndex) -> int | None:
         """The sequence of a message that was sent without a response; None if it was not stored."""
         # It is the next message after what it expected. After another one it can no longer be stored.
-        stored = await self._js.next_after(self._names.log, subject, base)
-        if stored is None and index.seq != base:
+        stored = await self._js.next_after(self._names.log, subject, expected)
+        if stored is None and index.seq != expected:
             raise StoreUnavailable("NATS: a log is shorter than it was, so a server is behind")
         return stored.seq if stored and stored.headers.get(MESSAGE_ID) == message_id else None
 
@@ -263,27 +265,25 @@ class SessionLogs:
             self._indexes.put(commit.key, index)
         return commit, record
 
-    async def _delete_chunks(self, key: SessionKey, record: CommitRecord, written: Sequence[ChunkReference]) -> None:
+    async def _delete_chunks(self, key: SessionKey, encoded: _EncodedCommit) -> None:
         """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""
-        archived = self._names.archived(key, record.session_id)
-        for chunks in written:
+        archived = self._names.archived(key, encoded.record.session_id)
+        for chunks in encoded.chunks:
             with suppress(StoreUnavailable):
                 await self._js.purge(self._names.archive, f"{archived}.pieces.{chunks.mark}.*")
 
-    async def _encode(
-        self, key: SessionKey, record: CommitRecord
-    ) -> tuple[CommitRecord, bytes, Sequence[ChunkReference]]:
-        """The record, its bytes, and the chunks in which what is too long for one message was written."""
+    async def _encode(self, key: SessionKey, record: CommitRecord) -> _EncodedCommit:
+        """Encode a commit, and write what is too long for one message in chunks."""
         archived = self._names.archived(key, record.session_id)
         texts = records.encode_entries(record.entries)
         if len(texts) > TEXTS_INLINE_BYTES:
             record = replace(record, texts=await write_chunks(self._js, archived, texts))
-        written = [record.texts] if record.texts else []
+        chunks = [record.texts] if record.texts else []
         data = records.encode_core(record)
         if len(data) > message_bytes_max(self._js):
-            written.append(await write_chunks(self._js, archived, data))
-            data = records.encode_reference("core", written[-1])
-        return record, data, written
+            chunks.append(await write_chunks(self._js, archived, data))
+            data = records.encode_reference("core", chunks[-1])
+        return _EncodedCommit(record, data, chunks)
 
 
 def _parse_logged(key: SessionKey, stored: StoredMessage | None) -> LoggedCommit | None:

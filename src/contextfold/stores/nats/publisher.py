@@ -29,7 +29,7 @@ from contextfold.stores.nats.log import Committed, SessionLogs
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, unescape_part
 
-N: Final = "Cf-N"
+EVENT_N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)
 # Attempts of a publication, or of one of its writes, that conflicts with those of other daemons.
 TRIES: Final = 8
@@ -84,12 +84,12 @@ class Publisher:
         self._logs = logs
         self._ttl = f"{max(1, idle_s)}s"
         # The publications in progress. The result is the error because of which one was given up.
-        self._works: dict[SessionKey, asyncio.Task[FoldError | None]] = {}
+        self._publications: dict[SessionKey, asyncio.Task[FoldError | None]] = {}
         # The commits that a publication has not begun with.
         self._waiting: dict[SessionKey, list[Committed]] = defaultdict(list)
         self._progress = BoundedCache[SessionKey, PublishedSession](PROGRESS_MAX, lambda progress: progress.weight)
 
-    def offer(self, committed: Committed) -> None:
+    def publish_soon(self, committed: Committed) -> None:
         """Publish a commit soon."""
         waiting = self._waiting[committed[0].key]
         if len(waiting) >= WAITING_MAX:
@@ -109,29 +109,29 @@ class Publisher:
         raise StoreUnavailable("NATS: a session is committed to faster than it is published")
 
     async def is_behind(self, key: SessionKey) -> bool:
-        last = await self._logs.last(key)
-        return last is not None and await self.revision(key, PublishedSession(last.session_id)) < last.revision
+        last = await self._logs.last_if_live(key)
+        return last is not None and await self.read_revision(key, PublishedSession(last.session_id)) < last.revision
 
     def is_busy(self, key: SessionKey) -> bool:
-        return key in self._works
+        return key in self._publications
 
     async def settle(self) -> None:
         """Wait until everything that was committed here is published."""
-        while self._works:
-            await asyncio.wait(self._works.values())
+        while self._publications:
+            await asyncio.wait(self._publications.values())
 
     async def stop(self) -> None:
         """Stop. What is not published yet is left to other daemons, or to a later start."""
-        await end_tasks(*self._works.values())
+        await end_tasks(*self._publications.values())
 
     # ---- one session
 
     def _start(self, key: SessionKey) -> asyncio.Task[FoldError | None]:
-        if key not in self._works:
-            self._works[key] = asyncio.create_task(self._work(key), name="contextfold-publish")
-        return self._works[key]
+        if key not in self._publications:
+            self._publications[key] = asyncio.create_task(self._publish_waiting(key), name="contextfold-publish")
+        return self._publications[key]
 
-    async def _work(self, key: SessionKey) -> FoldError | None:
+    async def _publish_waiting(self, key: SessionKey) -> FoldError | None:
         """Publish what waits, or what the log has if nothing waits, until nothing waits any more.
 
         What fails is published by the next daemon that looks at the session.
@@ -151,7 +151,7 @@ class Publisher:
             return StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
         finally:
             self._waiting.pop(key, None)
-            del self._works[key]
+            del self._publications[key]
 
     async def _publish(self, key: SessionKey, waiting: list[Committed]) -> None:
         """Publish these commits, or those that the log has, whatever other daemons have published."""
@@ -171,7 +171,7 @@ class Publisher:
                 continue
             self._progress.put(key, progress)
             if missing and missing is not waiting:
-                await self._take_back_if_over(key, progress)
+                await self._clear_if_ended(key, progress)
             return
         raise StoreUnavailable("NATS: too many conflicts with other daemons that publish the session")
 
@@ -189,17 +189,17 @@ class Publisher:
 
     async def _read_missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
         """What is published of a session, and the commits that are not. What is in memory is not read again."""
-        last = await self._logs.last(key)
+        last = await self._logs.last_if_live(key)
         if last is None:
             return None, []
         progress = self._progress.get(key)
         if progress is None or progress.session_id != last.session_id:
             progress = PublishedSession(last.session_id)
-        published = await self.revision(key, progress)
+        published = await self.read_revision(key, progress)
         # Its time to live has passed, or it was deleted.
         if published < progress.state.revision:
             progress = PublishedSession(progress.session_id)
-            await self.revision(key, progress)
+            await self.read_revision(key, progress)
         missing = []
         for commit, record in await self._logs.records(key, after=progress.seq):
             if record.is_end or record.session_id != progress.session_id:
@@ -211,23 +211,24 @@ class Publisher:
         self._progress.put(key, progress)
         return progress, missing
 
-    async def _take_back_if_over(self, key: SessionKey, progress: PublishedSession) -> None:
+    async def _clear_if_ended(self, key: SessionKey, progress: PublishedSession) -> None:
         """Delete again what was published of a session that ended meanwhile."""
-        last = await self._logs.newest(key)
+        last = await self._logs.last(key)
         if last is not None and last.seq > progress.seq and (last.ended_at or last.session_id != progress.session_id):
             await self.clear(key, progress.session_id)
 
-    async def revision(self, key: SessionKey, progress: PublishedSession) -> int:
+    async def read_revision(self, key: SessionKey, progress: PublishedSession) -> int:
         """Return the revision up to which everything is published, or -1, and note the last message of each kind."""
         session = self._names.session(key, progress.session_id)
         subject = self._names.session_state(session)
         state = await self._js.last(self._names.state, subject)
         event = await self._js.last(self._names.events, f"{session}.events.>")
-        revision = records.number_in(state.headers, records.REVISION) if state else -1
+        revision = records.header_number(state.headers, records.REVISION) if state else -1
         progress.states[subject] = (state.seq, revision) if state else NO_STATE
-        progress.event_n, progress.event_seq = (records.number_in(event.headers, N), event.seq) if event else (0, 0)
-        if progress.event_n < 0:
+        event_n = records.header_number(event.headers, EVENT_N) if event else 0
+        if event_n < 0:
             raise StoreInvalid("NATS has an event of another program")
+        progress.event_n, progress.event_seq = event_n, event.seq if event else 0
         return revision
 
     # ---- the end of a session
@@ -286,7 +287,7 @@ class Publisher:
         self, session: str, event: Event, before: int, headers: Mapping[str, str] | None = None
     ) -> int:
         data = records.encode_event(unescape_part(session.rpartition(".")[2]), event)
-        all_headers = {EXPECTED_OF: f"{session}.events.>", N: str(event.n), **(headers or {})}
+        all_headers = {EXPECTED_OF: f"{session}.events.>", EVENT_N: str(event.n), **(headers or {})}
         return await self._js.put(f"{session}.events.{kind_of(event)}", data, all_headers, expected=before)
 
     async def _put_branch(self, session: str, progress: PublishedSession, branch: Branch) -> None:
@@ -301,14 +302,14 @@ class Publisher:
         revision = progress.state.revision
         all_headers = {records.REVISION: str(revision), **(headers or {})}
         for _ in range(TRIES):
-            expected, there = progress.states.get(subject, NO_STATE)
-            if there >= revision:
+            expected, stored_revision = progress.states.get(subject, NO_STATE)
+            if stored_revision >= revision:
                 return
             try:
                 seq = await self._js.put(subject, data, all_headers, expected=expected)
             except SequenceConflict:
                 stored = await self._js.last(self._names.state, subject)
-                known = (stored.seq, records.number_in(stored.headers, records.REVISION)) if stored else NO_STATE
+                known = (stored.seq, records.header_number(stored.headers, records.REVISION)) if stored else NO_STATE
                 progress.states[subject] = known
                 # The session has ended meanwhile.
                 if stored is None and expected:
@@ -346,8 +347,8 @@ class Publisher:
                 records.encode_reference("texts", chunks, places=positions) if chunks else records.encode_archived(mine)
             )
             if len(data) > message_bytes_max(self._js):
-                again = await write_chunks(self._js, archived, records.encode_entries(mine))
-                data = records.encode_reference("texts", again, places=list(range(len(mine))))
+                own_chunks = await write_chunks(self._js, archived, records.encode_entries(mine))
+                data = records.encode_reference("texts", own_chunks, places=list(range(len(mine))))
             subject = f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}"
             await self._js.put_once(self._names.archive, subject, data)
 

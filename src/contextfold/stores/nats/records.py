@@ -79,7 +79,7 @@ class CommitRecord:
     def is_end(self) -> bool:
         return isinstance(self.events[-1], SessionExpired)
 
-    def logged(self, key: SessionKey, active_before: str) -> LoggedCommit:
+    def to_logged(self, key: SessionKey, active_before: str) -> LoggedCommit:
         """The commit as its headers describe it, in a session whose last activity before it was then."""
         times = [event.at for event in self.events if not self.is_end]
         last_at = self.last_at or max([active_before, *times])
@@ -116,14 +116,14 @@ class LoggedCommit:
 def parse_logged(key: SessionKey, stored: StoredMessage) -> LoggedCommit | None:
     """Read the headers of a message in a log; None if it is no commit of this program."""
     headers = stored.headers
-    before, revision = number_in(headers, BEFORE), number_in(headers, REVISION)
+    before, revision = header_number(headers, BEFORE), header_number(headers, REVISION)
     if before < 0 or revision < 0 or SESSION not in headers or LAST_AT not in headers:
         return None
     session_id, ended_at = unescape_part(headers[SESSION]), headers.get(ENDED, "")
     return LoggedCommit(key, session_id, before, revision, headers[LAST_AT], ended_at, stored.seq, stored.data)
 
 
-def number_in(headers: Mapping[str, str], name: str) -> int:
+def header_number(headers: Mapping[str, str], name: str) -> int:
     """The number in a header; -1 if there is none."""
     text = headers.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else -1
@@ -136,8 +136,15 @@ def record_of(commit: Commit) -> CommitRecord:
         if operation
         else {}
     )
-    others = commit.summaries, commit.retracted, commit.entries
-    return CommitRecord(commit.session_id, commit.expected_revision, commit.events, receipts, *others)
+    return CommitRecord(
+        commit.session_id,
+        commit.expected_revision,
+        commit.events,
+        receipts,
+        commit.summaries,
+        commit.retracted,
+        commit.entries,
+    )
 
 
 # ---- the log
@@ -158,11 +165,11 @@ def encode_core(record: CommitRecord) -> bytes:
         "entries": [] if record.texts else _rows(record.entries),
         "texts": [record.texts.mark, record.texts.count] if record.texts else [],
     }
-    return _raw(document | {name: value for name, value in optional.items() if value})
+    return _to_bytes(document | {name: value for name, value in optional.items() if value})
 
 
 def encode_entries(entries: Sequence[ArchiveEntry]) -> bytes:
-    return _raw(_rows(entries))
+    return _to_bytes(_rows(entries))
 
 
 def _rows(entries: Sequence[ArchiveEntry]) -> list[Encodable]:
@@ -172,14 +179,14 @@ def _rows(entries: Sequence[ArchiveEntry]) -> list[Encodable]:
 
 def encode_reference(member: str, chunks: ChunkReference, **others: Encodable) -> bytes:
     """What is stored instead of a content that is in chunks."""
-    return _raw({"format": FORMAT, member: [chunks.mark, chunks.count], **others})
+    return _to_bytes({"format": FORMAT, member: [chunks.mark, chunks.count], **others})
 
 
 def parse_record(data: bytes) -> CommitRecord | ChunkReference:
     """The commit, or the chunks that have it if it is too long for one message."""
-    with _decoding():
-        document = _object(data)
-        return _reference(document, "core") or CommitRecord(
+    with _report_unreadable():
+        document = _parse_object(data)
+        return _parse_reference(document, "core") or CommitRecord(
             document["session"],
             document["before"],
             [from_members(each) for each in document["events"]],
@@ -190,34 +197,34 @@ def parse_record(data: bytes) -> CommitRecord | ChunkReference:
             [Summary(*each) for each in document.get("summaries", ())],
             list(document.get("retracted", ())),
             list(starmap(ArchiveEntry, document.get("entries", ()))),
-            _reference(document, "texts"),
+            _parse_reference(document, "texts"),
         )
 
 
 def parse_entries(data: bytes) -> list[ArchiveEntry]:
-    with _decoding():
-        return list(starmap(ArchiveEntry, _list(data)))
+    with _report_unreadable():
+        return list(starmap(ArchiveEntry, _parse_list(data)))
 
 
 # ---- the archive
 
 
 def encode_archived(entries: Sequence[ArchiveEntry]) -> bytes:
-    return _raw({"format": FORMAT, "entries": _rows(entries)})
+    return _to_bytes({"format": FORMAT, "entries": _rows(entries)})
 
 
 def parse_archived(data: bytes) -> tuple[list[ArchiveEntry], ChunkReference | None, Sequence[int]]:
     """The entries; or the chunks that have the entries of all threads, and the positions of these among them."""
-    with _decoding():
-        document = _object(data)
-        chunks = _reference(document, "texts")
+    with _report_unreadable():
+        document = _parse_object(data)
+        chunks = _parse_reference(document, "texts")
         if chunks:
             return [], chunks, document["places"]
         return list(starmap(ArchiveEntry, document["entries"])), None, ()
 
 
 def encode_summary(summary: Summary) -> bytes:
-    return _raw({"format": FORMAT, **_summary_members(summary)})
+    return _to_bytes({"format": FORMAT, **_summary_members(summary)})
 
 
 def _summary_members(summary: Summary) -> dict[str, Encodable]:
@@ -230,8 +237,8 @@ RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 def parse_summary(data: bytes) -> Summary | None:
     """Decode a summary; None if it was retracted."""
-    with _decoding():
-        document = _object(data)
+    with _report_unreadable():
+        document = _parse_object(data)
         if document.get("retracted") is True:
             return None
         return Summary(**{name: document[name] for name in _SUMMARY if name != "undone" or name in document})
@@ -243,12 +250,12 @@ def encode_ended(session: ExportedSession, log: ChunkReference | None) -> bytes:
     document |= {name: getattr(session, name) for name in _ENDED}
     if log:
         document["log"] = [log.mark, log.count]
-    return _raw(document)
+    return _to_bytes(document)
 
 
 def parse_ended(data: bytes) -> ExportedSession:
-    with _decoding():
-        document = _object(data)
+    with _report_unreadable():
+        document = _parse_object(data)
         # The first versions did not record the figures.
         document.setdefault("figures", "")
         key = SessionKey(*(document[name] for name in SessionKey._fields))
@@ -257,47 +264,47 @@ def parse_ended(data: bytes) -> ExportedSession:
 
 def ended_log(data: bytes) -> ChunkReference | None:
     """The chunks of the log of an ended session; None if an earlier version deleted the log."""
-    with _decoding():
-        return _reference(_object(data), "log")
+    with _report_unreadable():
+        return _parse_reference(_parse_object(data), "log")
 
 
 def encode_log(events: Sequence[Event]) -> bytes:
-    return _raw([members(event) for event in events])
+    return _to_bytes([members(event) for event in events])
 
 
 def parse_log(data: bytes) -> list[Event]:
-    with _decoding():
-        return list(map(from_members, _list(data)))
+    with _report_unreadable():
+        return list(map(from_members, _parse_list(data)))
 
 
 # ---- proxied conversations
 
 
 def left_out_key(decision: LeftOutDecision) -> bytes:
-    return _raw([decision.call_id, decision.text_hash])
+    return _to_bytes([decision.call_id, decision.text_hash])
 
 
 def encode_left_out(text: str) -> bytes:
-    return _raw({"format": FORMAT, "text": text})
+    return _to_bytes({"format": FORMAT, "text": text})
 
 
 def parse_left_out(data: bytes) -> tuple[str, ChunkReference | None]:
     """The text, or the reference to its chunks."""
-    with _decoding():
-        document = _object(data)
-        chunks = _reference(document, "texts")
+    with _report_unreadable():
+        document = _parse_object(data)
+        chunks = _parse_reference(document, "texts")
         return ("", chunks) if chunks else (document["text"], None)
 
 
 def encode_conversation(noted: ProxiedConversation) -> bytes:
     """All but the time of the last request, which is in a header."""
     outcomes = [list(pair) for pair in noted.outcomes.items()]
-    return _raw({"format": FORMAT, "outcomes": outcomes, "cache_life_s": noted.cache_life_s})
+    return _to_bytes({"format": FORMAT, "outcomes": outcomes, "cache_life_s": noted.cache_life_s})
 
 
 def parse_conversation(last_request_at: str, data: bytes) -> ProxiedConversation:
-    with _decoding():
-        document = _object(data)
+    with _report_unreadable():
+        document = _parse_object(data)
         # Earlier versions did not store the cache's life.
         return ProxiedConversation(last_request_at, dict(document["outcomes"]), int(document.get("cache_life_s", 0)))
 
@@ -307,7 +314,7 @@ def parse_conversation(last_request_at: str, data: bytes) -> ProxiedConversation
 
 def encode_event(session_id: str, event: Event) -> bytes:
     document = members(event)
-    return _raw({"event": document.pop("event"), "session_id": session_id, **_shorten(document)})
+    return _to_bytes({"event": document.pop("event"), "session_id": session_id, **_shorten(document)})
 
 
 def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
@@ -318,7 +325,7 @@ def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> b
         document |= {"folded_at": branch.closed_at, "summary": summary, "tokens_folded": branch.tokens}
     elif branch.status == "discarded":
         document |= {"discarded_at": branch.closed_at}
-    return _raw({**_shorten(document), "revision": revision})
+    return _to_bytes({**_shorten(document), "revision": revision})
 
 
 def encode_session(state: State) -> bytes:
@@ -338,7 +345,7 @@ def encode_session(state: State) -> bytes:
         "last_at": state.last_at,
         "revision": state.revision,
     }
-    return _raw(document)
+    return _to_bytes(document)
 
 
 def _shorten(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
@@ -351,18 +358,18 @@ def _shorten(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
 # ---- JSON
 
 
-def _raw(value: Encodable) -> bytes:
+def _to_bytes(value: Encodable) -> bytes:
     return encode(value).encode()
 
 
-def _list(data: bytes) -> list[Any]:
+def _parse_list(data: bytes) -> list[Any]:
     value = decode(data)
     if not isinstance(value, list):
         raise TypeError("it is not a list")
     return value
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     document = decode(data)
     if not isinstance(document, dict) or type(document.get("format")) is not int or document["format"] < 1:
         raise ValueError("it has no format")
@@ -373,12 +380,12 @@ def _object(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _reference(document: Mapping[str, Any], member: str) -> ChunkReference | None:
+def _parse_reference(document: Mapping[str, Any], member: str) -> ChunkReference | None:
     return ChunkReference(*document[member]) if member in document else None
 
 
 @contextmanager
-def _decoding() -> Iterator[None]:
+def _report_unreadable() -> Iterator[None]:
     """Report whatever is wrong with a record as StoreInvalid."""
     try:
         yield

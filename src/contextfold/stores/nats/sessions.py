@@ -73,7 +73,7 @@ class SessionTable:
                         self._add(commit)
             async for stored in self._read_new(names.state, names.every_session_state):
                 # The server's marker for an expired message has no revision.
-                revision = records.number_in(stored.headers, records.REVISION)
+                revision = records.header_number(stored.headers, records.REVISION)
                 self._published[stored.subject] = max(revision, self._published.get(stored.subject, -1))
 
     def _add(self, commit: LoggedCommit) -> None:
@@ -162,7 +162,7 @@ class SessionExpiry:
         """Do what is left to do after the commit that ended a session."""
         subject = f"{self.names.archived(end.key, end.session_id)}.ended"
         if await self.js.last(self.names.archive, subject) is None:
-            await self._keep_only_the_archive(end)
+            await self._archive_session(end)
         await self.js.purge(self.names.log, self.names.log_of(end.key), below=end.seq)
 
     async def _finish_row(self, row: LoggedCommit) -> None:
@@ -170,10 +170,10 @@ class SessionExpiry:
         if await self.logs.at(row.key, row.seq):
             await self.finish(row)
 
-    async def _keep_only_the_archive(self, end: LoggedCommit) -> None:
+    async def _archive_session(self, end: LoggedCommit) -> None:
         key, session_id = end.key, end.session_id
         log = [record for _, record in await self.logs.records(key) if not record.is_end]
-        if await self.publisher.revision(key, PublishedSession(session_id)) < end.before:
+        if await self.publisher.read_revision(key, PublishedSession(session_id)) < end.before:
             await self.publisher.archive(key, *log)
         expired = SessionExpired(end.revision, end.ended_at, session_id)
         await self.publisher.publish_end(key, expired)
@@ -197,7 +197,7 @@ class SessionExpiry:
         headers = {records.LAST_AT: session.last_at, records.ENDED: session.ended_at or session.last_at, **others}
         await self.js.put_last(f"{archived}.ended", records.encode_ended(session, chunks), headers)
 
-    async def log(self, key: SessionKey, session_id: str) -> list[Event]:
+    async def ended_log(self, key: SessionKey, session_id: str) -> list[Event]:
         """The log of an ended session; empty if an earlier version deleted it."""
         archived = self.names.archived(key, session_id)
         ended = await self.js.last(self.names.archive, f"{archived}.ended")
@@ -222,7 +222,7 @@ class SessionExpiry:
             await self._finish_row(row)
         return list(self.table.live())
 
-    async def ended(self, subjects: str) -> list[ExportedSession]:
+    async def list_ended(self, subjects: str) -> list[ExportedSession]:
         """The sessions whose `ended` messages match these subjects."""
         query = StreamQuery(self.names.archive, subjects)
         return [records.parse_ended(stored.data) async for stored in read_stored(self.js, query)]
@@ -243,23 +243,23 @@ class SessionExpiry:
             async for stored in read_stored(self.js, query)
             if stored.headers.get(records.LAST_AT, "~") < max(archive_since, summaries_since)
         ]
-        await _each(due, lambda stored: self._forget(stored, archive_since, summaries_since))
+        await _each(due, lambda stored: self._delete(stored, archive_since, summaries_since))
 
-    async def _forget(self, stored: StoredMessage, archive_since: str, summaries_since: str) -> None:
+    async def _delete(self, stored: StoredMessage, archive_since: str, summaries_since: str) -> None:
         archived = stored.subject.removesuffix(".ended")
         last_at = stored.headers.get(records.LAST_AT, "~")
         had_archive = KEPT not in stored.headers
         has_archive, has_summaries = had_archive and last_at >= archive_since, last_at >= summaries_since
-        forgotten = ["entries", "pieces"] if had_archive and not has_archive else []
-        for kind in forgotten if has_summaries else [*forgotten, "summaries"]:
+        deleted = ["entries", "pieces"] if had_archive and not has_archive else []
+        for kind in deleted if has_summaries else [*deleted, "summaries"]:
             await self.js.purge(self.names.archive, f"{archived}.{kind}.>")
         if not has_archive and not has_summaries:
             await self.js.purge(self.names.archive, f"{archived}.log.>")
             await self.js.purge(self.names.archive, stored.subject)
-        elif forgotten:
-            await self._forget_prompts(stored.subject)
+        elif deleted:
+            await self._delete_prompts(stored.subject)
 
-    async def _forget_prompts(self, subject: str) -> None:
+    async def _delete_prompts(self, subject: str) -> None:
         """Store an ended session whose archive was deleted with a log without prompts."""
         ended = await self.js.last(self.names.archive, subject)
         if ended is None:
@@ -267,7 +267,7 @@ class SessionExpiry:
         session, written = records.parse_ended(ended.data), await self.js.last_seq(self.names.archive)
         log = [
             event._replace(prompt="") if isinstance(event, BranchCreated) else event
-            for event in await self.log(session.key, session.session_id)
+            for event in await self.ended_log(session.key, session.session_id)
         ]
         await self.put_ended(session, log, {KEPT: WITHOUT_ARCHIVE})
         await self.js.purge(self.names.archive, f"{subject.removesuffix('.ended')}.log.>", below=written + 1)

@@ -45,12 +45,12 @@ from contextfold.stores.nats.sessions import SessionExpiry, SessionTable
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 
 CLOSE_TIMEOUT_S: Final = 4.0
-HELP_EVERY_S: Final = 1.0
+PUBLISH_FOR_OTHERS_S: Final = 1.0
 # The time to live of a daemon's own message if it is killed.
 ALIVE: Final = "3600s"
 # The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-LOOK_AGAIN_S: Final = 0.02
+CURSOR_RETRY_S: Final = 0.02
 
 Row = TypeVar("Row", LoggedCommit, ExportedSession)
 
@@ -68,12 +68,12 @@ class NatsStore:
         self._names = SubjectNames(options.prefix)
         self._idle_s = idle_s
         self._closed = False
-        self._me = new_mark()
+        self._mark = new_mark()
         # The number of commits in progress.
         self._commits = 0
-        self._is_still = asyncio.Event()
-        self._is_still.set()
-        self._helper: asyncio.Task[None] | None = None
+        self._no_commits = asyncio.Event()
+        self._no_commits.set()
+        self._publishing_for_others: asyncio.Task[None] | None = None
         self._js = JetStream(options, partial(prepare_streams, may_make=may_make), on_change)
         # The expiry needs the logs, so it is made after them.
         self._logs = SessionLogs(self._js, self._names, lambda end: self._expiry.finish(end))  # noqa: PLW0108
@@ -91,7 +91,7 @@ class NatsStore:
         self.left_out, self.keep_left_out = self._conversations.decisions, self._conversations.keep
         self.left_out_text = self._conversations.text
         self.conversation, self.note_conversation = self._conversations.read, self._conversations.merge
-        self.ended_log, self.expire = self._expiry.log, self._expiry.expire
+        self.ended_log, self.expire = self._expiry.ended_log, self._expiry.expire
         self.export, self.settle = self._export.export, self._publisher.settle
         self.import_all = self._export.import_all
         self.search, self.summaries = self._recall.search, self._recall.summaries
@@ -99,8 +99,8 @@ class NatsStore:
 
     async def reach(self) -> None:
         """Connect, and from now on publish what other daemons were killed before publishing."""
-        if self._helper is None:
-            self._helper = asyncio.create_task(self._publish_for_others(), name="contextfold-mend")
+        if self._publishing_for_others is None:
+            self._publishing_for_others = asyncio.create_task(self._publish_for_others(), name="contextfold-others")
         await self._js.open()
 
     # ---- one session
@@ -108,15 +108,15 @@ class NatsStore:
     async def commit(self, commit: Commit) -> CommitReceipt:
         self._check_open()
         self._commits += 1
-        self._is_still.clear()
+        self._no_commits.clear()
         try:
             receipt, committed = await self._logs.commit(commit)
             if committed is not None:
-                self._publisher.offer(committed)
+                self._publisher.publish_soon(committed)
         finally:
             self._commits -= 1
             if not self._commits:
-                self._is_still.set()
+                self._no_commits.set()
         return receipt
 
     async def sessions(
@@ -129,7 +129,7 @@ class NatsStore:
     async def ended_sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        ended = await self._expiry.ended(self._names.archived_of(owner, None, "ended"))
+        ended = await self._expiry.list_ended(self._names.archived_of(owner, None, "ended"))
         listed = (session for session in ended if session_id in (None, session.session_id))
         return [
             EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
@@ -173,7 +173,7 @@ class NatsStore:
             return reached, 0
         # The server that responded may have been the leader until just now.
         if position[0] > reached:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(CURSOR_RETRY_S)
             if position[0] > await self._js.last_seq(self._names.log):
                 raise cursor_unknown()
         return position
@@ -225,7 +225,7 @@ class NatsStore:
         """Publish what a daemon that was killed has committed and not published."""
         seen: set[SessionKey] = set()
         while True:
-            await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
+            await asyncio.sleep(PUBLISH_FOR_OTHERS_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
             try:
                 await self._table.refresh()
             except FoldError:
@@ -249,7 +249,7 @@ class NatsStore:
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""
         size = min(CHECK_BYTES, message_bytes_max(self._js)) if self._js.is_ready else 0
-        write = self._js.put(self._names.alive(self._me), bytes(size), {TTL: ALIVE})
+        write = self._js.put(self._names.alive(self._mark), bytes(size), {TTL: ALIVE})
         rooms = (self._js.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
         await asyncio.gather(write, *rooms)
 
@@ -259,11 +259,11 @@ class NatsStore:
         self._closed = True
         with suppress(TimeoutError, FoldError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._is_still.wait()
+                await self._no_commits.wait()
                 if self._js.is_ready:
                     await self._publisher.settle()
-                    await self._js.purge(self._names.state, self._names.alive(self._me))
-        await end_tasks(self._helper)
+                    await self._js.purge(self._names.state, self._names.alive(self._mark))
+        await end_tasks(self._publishing_for_others)
         await self._publisher.stop()
         await self._js.close()
 
