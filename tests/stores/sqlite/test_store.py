@@ -195,7 +195,7 @@ def test_commits_that_wait_together_share_a_transaction(path: Path, monkeypatch:
 
 async def test_reads_do_not_wait_for_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, resume = threading.Event(), threading.Event()
-    advance = sqlite_rows._advance
+    advance = sqlite_rows._advance_session
 
     def paused_advance(*args: object) -> int:
         cursor = advance(*args)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ async def test_reads_do_not_wait_for_a_commit(store: SqliteStore, monkeypatch: p
         return cursor
 
     await begin(store, KEY)
-    monkeypatch.setattr(sqlite_rows, "_advance", paused_advance)
+    monkeypatch.setattr(sqlite_rows, "_advance_session", paused_advance)
     writing = asyncio.ensure_future(store.commit(commit_of(KEY, 1)))
     assert await asyncio.to_thread(reached.wait, 60)
     log = await store.load(KEY)

@@ -73,7 +73,7 @@ class NatsExport:
     async def _sessions(self) -> list[tuple[SessionKey, str]]:
         listed = {(row.key, row.session_id) for row in await self.expiry.live()}
         listed |= {(session.key, session.session_id) for session in await self.expiry.list_ended(self.names.every_end)}
-        return sorted(listed, key=lambda each: (each[0].owner, each[0].project_hash, each[0].name_hash, each[1]))
+        return sorted(listed)
 
     async def _read_live(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
         """The session as of its last commit, and its log; None if it is not live."""
@@ -102,7 +102,7 @@ class NatsExport:
             receipts |= commit.receipts
             for event in commit.events:
                 yield event
-        for operation, receipt in sorted(receipts.items(), key=lambda item: item[0]):
+        for operation, receipt in sorted(receipts.items()):
             yield ExportedReceipt(operation, receipt.fingerprint, receipt.answer)
         archived = self.names.archived(session.key, session.session_id)
         branches: dict[str, BranchSummary] = defaultdict(BranchSummary)

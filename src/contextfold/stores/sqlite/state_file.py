@@ -325,7 +325,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
         version = version_of(connection)
         refuse_newer(path, version)
         for number, migration in enumerate(MIGRATIONS[version:], version + 1):
-            _run(connection, path, number, migration)
+            _run_migration(connection, path, number, migration)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")
@@ -334,7 +334,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
             connection.execute("ROLLBACK")
 
 
-def _run(connection: sqlite3.Connection, path: str, number: int, migration: Migration) -> None:
+def _run_migration(connection: sqlite3.Connection, path: str, number: int, migration: Migration) -> None:
     try:
         for statement in migration:
             connection.execute(statement)
@@ -399,7 +399,7 @@ Arguments = ParamSpec("Arguments")
 T = TypeVar("T")
 
 
-def _reads(
+def _reader_method(
     query: Callable[Concatenate[sqlite3.Connection, Arguments], T],
 ) -> Callable[Concatenate[SqliteReader, Arguments], T]:
     """The query as a method of the reader."""
@@ -421,17 +421,17 @@ class SqliteReader:
         self.path = os.path.realpath(os.fspath(path))
         self.connection = open_existing(self.path)
 
-    load = _reads(statements.load)
-    sessions = _reads(statements.sessions)
-    ended_sessions = _reads(statements.ended_sessions)
-    ended_log = _reads(statements.ended_log)
-    find = _reads(statements.find)
-    search = _reads(statements.search)
-    summaries = _reads(statements.summaries)
-    unindexed = _reads(statements.unindexed)
-    recall = _reads(statements.recall)
-    trajectory = _reads(statements.trajectory)
-    left_out_text = _reads(statements.left_out_text)
+    load = _reader_method(statements.load)
+    sessions = _reader_method(statements.sessions)
+    ended_sessions = _reader_method(statements.ended_sessions)
+    ended_log = _reader_method(statements.ended_log)
+    find = _reader_method(statements.find)
+    search = _reader_method(statements.search)
+    summaries = _reader_method(statements.summaries)
+    unindexed = _reader_method(statements.unindexed)
+    recall = _reader_method(statements.recall)
+    trajectory = _reader_method(statements.trajectory)
+    left_out_text = _reader_method(statements.left_out_text)
 
     def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
         connection = open_for_writing(self.path, may_migrate=False)

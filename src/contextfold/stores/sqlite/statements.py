@@ -92,7 +92,7 @@ def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision |
         f" ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END AND {intact('events', 'e')}"
         " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0"
         f" AND {intact('sessions', 's')} ORDER BY e.n",
-        (known.session_id, known.revision, key.owner, key.project_hash, key.name_hash),
+        (known.session_id, known.revision, *key),
     ).fetchall()
     if not rows:
         return None
@@ -128,7 +128,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
         live = (found.session_id, found.revision) if found else (commit.session_id, 0)
         if live != (commit.session_id, commit.expected_revision):
             raise StaleRevision
-        session = _advance(connection, found, commit, last_at)
+        session = _advance_session(connection, found, commit, last_at)
         connection.executemany(INSERT_EVENT, [(session, *row) for row in events])
         if operation is not None:
             connection.execute(INSERT_RECEIPT, (session, operation, receipt.fingerprint, receipt.answer))
@@ -144,7 +144,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
 
 
 class _LiveSession(NamedTuple):
-    session: int
+    row: int
     session_id: str
     revision: int
     receipt: CommitReceipt | None
@@ -156,21 +156,20 @@ def _find_live_session(connection: sqlite3.Connection, key: SessionKey, operatio
         f" LEFT JOIN operations o ON o.session = s.id AND o.operation = ? AND {intact('operations', 'o')}"
         " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0"
         f" AND {intact('sessions', 's')}",
-        (operation, key.owner, key.project_hash, key.name_hash),
+        (operation, *key),
     ).fetchone()
     if row is None:
         return None
-    session, session_id, revision, fingerprint, answer = row
+    row_id, session_id, revision, fingerprint, answer = row
     receipt = None if fingerprint is None else CommitReceipt(fingerprint, answer, repeated=True)
-    return _LiveSession(session, session_id, revision, receipt)
+    return _LiveSession(row_id, session_id, revision, receipt)
 
 
-def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: Commit, last_at: str) -> int:
+def _advance_session(connection: sqlite3.Connection, live: _LiveSession | None, commit: Commit, last_at: str) -> int:
     if live is not None:
-        connection.execute(_ADVANCE, {"revision": commit.revision, "at": last_at, "row": live.session})
-        return live.session
-    key = commit.key
-    row = (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at, LIVE, None, "")
+        connection.execute(_ADVANCE, {"revision": commit.revision, "at": last_at, "row": live.row})
+        return live.row
+    row = (*commit.key, commit.session_id, commit.revision, last_at, LIVE, None, "")
     inserted = connection.execute(INSERT_SESSION, row)
     assert inserted.lastrowid is not None
     return inserted.lastrowid

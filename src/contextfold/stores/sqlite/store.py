@@ -226,17 +226,17 @@ class SqliteStore:
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         async for sessions in self._ended_before(archive_since):
-            await self._repeat(sweeps.forget, "archive", sessions)
-            await self._repeat(sweeps.forget_prompts, sessions)
+            await self._repeat(sweeps.delete_archive, sessions)
+            await self._repeat(sweeps.delete_prompts, sessions)
         async for sessions in self._ended_before(summaries_since):
-            await self._repeat(sweeps.forget, "summaries", sessions)
+            await self._repeat(sweeps.delete_rows, "summaries", sessions)
         async for sessions in self._ended_before(min(archive_since, summaries_since)):
             # Receipts may be left of a session that an earlier version has ended.
             for table in ("events", "operations"):
-                await self._repeat(sweeps.forget, table, sessions)
-            await self._writer.write(sweeps.forget_rows, sessions)
-        await self._repeat(sweeps.forget_left_out, archive_since)
-        await self._repeat(sweeps.forget_conversations, archive_since)
+                await self._repeat(sweeps.delete_rows, table, sessions)
+            await self._writer.write(sweeps.delete_sessions, sessions)
+        await self._repeat(sweeps.delete_left_out, archive_since)
+        await self._repeat(sweeps.delete_conversations, archive_since)
 
     async def _ended_before(self, before: str) -> AsyncIterator[Sequence[int]]:
         """The ended sessions that were last active before, some at a time."""
@@ -364,11 +364,10 @@ def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> 
     row: int | None = None
     for record in records:
         match record:
-            case ExportedSession(key=key):
-                columns = (
-                    *(key.owner, key.project_hash, key.name_hash, record.session_id, record.revision, record.last_at),
-                    *(schema.LIVE if record.is_live else schema.UNSEEN, record.ended_at, record.figures),
-                )
+            case ExportedSession():
+                stage = schema.LIVE if record.is_live else schema.UNSEEN
+                known = (*record.key, record.session_id, record.revision, record.last_at)
+                columns = (*known, stage, record.ended_at, record.figures)
                 row = connection.execute(statements.INSERT_SESSION, columns).lastrowid
             case ExportedReceipt():
                 receipt = (row, bytes.fromhex(record.operation), record.fingerprint, record.answer)

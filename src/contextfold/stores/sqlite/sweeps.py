@@ -19,6 +19,15 @@ STEP_SESSIONS: Final = 64
 STEP_ROWS: Final = 256
 
 
+_END = update(
+    "sessions",
+    "id = :row AND revision = :revision AND stage = 0 AND last_at <= :idle_since",
+    stage=str(ENDED),
+    ended_at=":at",
+    revision=":revision + 1",
+)
+
+
 class IdleSession(NamedTuple):
     """A session to be ended if it still has this revision."""
 
@@ -63,23 +72,8 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
     ended = 0
     for session in idle:
         expired = SessionExpired(session.revision + 1, at, session.session_id)
-        changed = connection.execute(
-            update(
-                "sessions",
-                "id = :row AND revision = :before AND stage = 0 AND last_at <= :idle_since",
-                stage=str(ENDED),
-                ended_at=":at",
-                revision=":revision",
-            ),
-            {
-                "row": session.row,
-                "before": session.revision,
-                "idle_since": idle_since,
-                "at": at,
-                "revision": expired.n,
-            },
-        ).rowcount
-        if changed:
+        values = {**session._asdict(), "idle_since": idle_since, "at": at}
+        if connection.execute(_END, values).rowcount:
             connection.execute(INSERT_EVENT, (session.row, expired.n, to_json(expired)))
             connection.execute("DELETE FROM operations WHERE session = ?", (session.row,))
             ended += 1
@@ -102,34 +96,37 @@ def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> 
     return [session for (session,) in rows]
 
 
-def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
+def delete_rows(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
     """Delete some rows of these sessions, which never become live again. False if there are none."""
-    marks = ", ".join("?" * len(sessions))
-    if table == "archive":
-        # The documents of their folds lose words. A fold that is already queued for recall may be read at this moment,
-        # so it is queued again.
-        folds = (
-            f"SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session WHERE s.id IN ({marks})"  # noqa: S608 - only marks
-            " AND EXISTS (SELECT 1 FROM archive WHERE session = s.id)"
-        )
-        queued = connection.execute(folds, sessions).fetchall()
-        connection.executemany("DELETE FROM recall_queue WHERE kind = ? AND ref = ?", [row[:2] for row in queued])
-        connection.executemany(insert_into("recall_queue", "kind", "ref", "owner"), queued)
-    return _delete_some(connection, table, f"session IN ({marks})", *sessions) > 0
+    return _delete_some(connection, table, f"session IN ({_marks(sessions)})", *sessions) > 0
 
 
-def forget_prompts(connection: sqlite3.Connection, sessions: Sequence[int]) -> bool:
+def delete_archive(connection: sqlite3.Connection, sessions: Sequence[int]) -> bool:
+    """Delete some of the archive of these sessions, as `delete_rows` does. The documents of their folds lose words.
+
+    A fold that is already queued for recall may be read at this moment, so it is queued again.
+    """
+    folds = (
+        "SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session"  # noqa: S608 - only marks
+        f" WHERE s.id IN ({_marks(sessions)}) AND EXISTS (SELECT 1 FROM archive WHERE session = s.id)"
+    )
+    queued = connection.execute(folds, sessions).fetchall()
+    connection.executemany("DELETE FROM recall_queue WHERE kind = ? AND ref = ?", [row[:2] for row in queued])
+    connection.executemany(insert_into("recall_queue", "kind", "ref", "owner"), queued)
+    return delete_rows(connection, "archive", sessions)
+
+
+def delete_prompts(connection: sqlite3.Connection, sessions: Sequence[int]) -> bool:
     """Delete some of the prompts in the logs of these sessions. False if there are none left."""
-    marks = ", ".join("?" * len(sessions))
     with_prompt = (
-        f'SELECT seq FROM events WHERE session IN ({marks}) AND body LIKE \'{{"event":"branch.created",%\''  # noqa: S608 - only marks
+        f'SELECT seq FROM events WHERE session IN ({_marks(sessions)}) AND body LIKE \'{{"event":"branch.created",%\''  # noqa: S608 - only marks
         f" AND json_extract(body, '$.prompt') != '' AND {intact('events')} LIMIT {STEP_ROWS}"
     )
     without = update("events", f"seq IN ({with_prompt})", body="json_set(body, '$.prompt', '')")
     return connection.execute(without, sessions).rowcount > 0
 
 
-def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
+def delete_sessions(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
     """Delete the sessions of which nothing else is stored any more."""
     connection.executemany(
         "DELETE FROM sessions WHERE id = ? AND stage > 0"
@@ -140,7 +137,7 @@ def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int]) -> None
     )
 
 
-def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
+def delete_left_out(connection: sqlite3.Connection, since: str) -> bool:
     """Delete some rows of conversations without a decision or request since; False if there are none left."""
     idle = """(owner, conversation) IN (SELECT owner, conversation FROM left_out GROUP BY owner, conversation
             HAVING max(decided_at) < ?)
@@ -149,7 +146,7 @@ def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
     return _delete_some(connection, "left_out", idle, since, since) > 0
 
 
-def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
+def delete_conversations(connection: sqlite3.Connection, since: str) -> bool:
     """Delete some conversations without a request since, whose left-out results are deleted already."""
     deleted = connection.execute(
         "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"  # noqa: S608 - only our own names
@@ -166,3 +163,7 @@ def _delete_some(connection: sqlite3.Connection, table: str, condition: str, *va
     # A damaged row is not deleted, because it may be another's or not as old as it seems.
     some = f"SELECT rowid FROM {table} WHERE {condition} AND {intact(table)} LIMIT ?"  # noqa: S608 - only our own names
     return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, STEP_ROWS)).rowcount  # noqa: S608 - only our own names
+
+
+def _marks(values: Sequence[int]) -> str:
+    return ", ".join("?" * len(values))
