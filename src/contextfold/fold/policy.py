@@ -11,9 +11,9 @@ the fold has paid. A call together with another call of the same turn costs no r
 stay. So it should accompany a call with a short result, such as an edit.
 """
 
-from collections import OrderedDict
 from typing import NamedTuple
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.model_catalog import (
     CONTEXT_TOKENS_UNKNOWN,
@@ -146,33 +146,28 @@ class GivenAdvice:
     """Remembers which advice the latest sessions were given."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str | None, set[str]] = OrderedDict()
-        # The id of a session's last request when it was given advice last.
-        self._at_request: dict[str | None, str] = {}
+        # The keys of a session's advice, and the id of its last request when it was given advice last.
+        self._given = BoundedCache[str | None, tuple[frozenset[str], str]](SESSIONS_ADVISED_MAX)
 
     def has(self, state: State, advice: Advice) -> bool:
         """Whether this advice was given before, or another one only a few requests ago."""
-        since = self._requests_since(state)
-        if advice.key in self._keys.get(state.session_id, ()):
+        given = self._given.get(state.session_id)
+        if given is None:
+            return False
+        keys, last_request = given
+        since = None
+        if state.requests:
+            # A session remembers only its latest requests.
+            found = state.requests.index(last_request) + 1 if last_request in state.requests else 0
+            since = len(state.requests) - found
+        if advice.key in keys:
             return not advice.is_pressing or since is None or since < ADVICE_AGAIN_REQUESTS
         return since is not None and since < ADVICE_EVERY_REQUESTS and not state.path
 
     def add(self, state: State, advice: Advice) -> None:
-        self._keys.setdefault(state.session_id, set()).add(advice.key)
-        self._at_request[state.session_id] = state.requests[-1] if state.requests else ""
-        self._keys.move_to_end(state.session_id)
-        if len(self._keys) > SESSIONS_ADVISED_MAX:
-            oldest, _ = self._keys.popitem(last=False)
-            self._at_request.pop(oldest, None)
-
-    def _requests_since(self, state: State) -> int | None:
-        """The number of requests since the last advice; None if there was none, or requests are not seen."""
-        last = self._at_request.get(state.session_id)
-        if last is None or not state.requests:
-            return None
-        # A session remembers only its latest requests.
-        found = state.requests.index(last) + 1 if last in state.requests else 0
-        return len(state.requests) - found
+        keys, _ = self._given.get(state.session_id) or (frozenset[str](), "")
+        last_request = state.requests[-1] if state.requests else ""
+        self._given.put(state.session_id, (keys | {advice.key}, last_request))
 
 
 def requests_until_paid(

@@ -14,9 +14,8 @@ from functools import cached_property
 
 from contextfold.errors import INVALID_PARAMS, InternalError
 from contextfold.resolve.service import CacheRoot
-from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS, failure_result
-from contextfold.serve.mcp.resolve_tools import call as run_tool
-from contextfold.serve.mcp.tools import ToolResult, unknown_arguments
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS, failure_result, run_resolve_tool
+from contextfold.serve.mcp.tools import ToolResult, describe_unknown_arguments
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
 from contextfold.serve.worker import Worker, WorkerFailed
 from contextfold.settings import Settings
@@ -36,7 +35,7 @@ class ResolveRunner:
         self._cache_root, self._only = cache_root, only
 
     def run(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
-        return run_tool(RESOURCE_READERS.get(name) or TOOLS[name], self._root, arguments)
+        return run_resolve_tool(RESOURCE_READERS.get(name) or TOOLS[name], self._root, arguments)
 
     @cached_property
     def _root(self) -> CacheRoot:
@@ -61,7 +60,7 @@ class Resolvers:
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
         """Call a tool or a reader of resources. Raises RequestError for unknown arguments, or if too many wait."""
-        unknown = unknown_arguments(TOOLS[name], arguments) if name in TOOLS else ""
+        unknown = describe_unknown_arguments(TOOLS[name], arguments) if name in TOOLS else ""
         if unknown:
             kind = INVALID_ARGUMENTS
             raise RequestError(BAD_REQUEST_STATUS, kind, unknown, code=INVALID_PARAMS, reason=kind)

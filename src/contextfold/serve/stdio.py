@@ -23,7 +23,6 @@ from contextfold.fold.store import LOCAL_OWNER
 from contextfold.serve.mcp.fold_tools import caller_from, run_fold_tool, to_request_error
 from contextfold.serve.mcp.protocol import (
     INTEGER_DIGITS,
-    LINE_MAX_BYTES,
     InvalidMessage,
     McpServer,
     McpToolCall,
@@ -49,6 +48,8 @@ from contextfold.serve.resolvers import ResolveRunner
 from contextfold.serve.worker import Worker, WorkerFailed
 from contextfold.settings import FoldSettings, Settings
 
+# The longest line of a message, including its newline.
+LINE_MAX_BYTES = 1_048_576
 # A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
 STDIN, STDOUT = 0, 1

@@ -324,7 +324,7 @@ def test_an_owner_cannot_use_up_the_capacity_of_others(tmp_path: Path, limits: R
         leave.set()
         assert sorted([(await task).status for task in alices_tasks])[-1] == 503
         assert (await bobs_task).status == 200
-        assert (guard.capacity.requests.of, guard.capacity.buffered_bytes.of) == ({}, {})
+        assert (guard.capacity.requests.by_owner, guard.capacity.buffered_bytes.by_owner) == ({}, {})
 
     run(scenario())
 

@@ -13,8 +13,7 @@ import pytest
 
 from contextfold.errors import StorageFailed
 from contextfold.resolve.service import CacheRoot
-from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
-from contextfold.serve.mcp.resolve_tools import call as run_tool
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, run_resolve_tool
 from tests.serve.stdio_client import (
     ASK,
     GET,
@@ -130,7 +129,7 @@ class TestNames:
         }
 
         def kind(name: str, arguments: dict[str, object]) -> str:
-            return run_tool(tools[name], CacheRoot(b"/x"), {**valid[name], **arguments}).kind
+            return run_resolve_tool(tools[name], CacheRoot(b"/x"), {**valid[name], **arguments}).kind
 
         # The first call of a tool imports its modules, which reads the disk.
         for name in valid:

@@ -114,7 +114,7 @@ def run(scenario: Callable[[], Awaitable[None]], guarded: GuardedProxy) -> None:
             await scenario()
         finally:
             await guarded.proxy.close()
-        assert (guarded.guard.capacity.proxied.total, guarded.guard.capacity.proxied.of) == (0, {})
+        assert (guarded.guard.capacity.proxied.total, guarded.guard.capacity.proxied.by_owner) == (0, {})
 
     asyncio.run(main())
 

@@ -40,7 +40,7 @@ SETTLED_AFTER_NS = 100_000_000
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_LOCK_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 
 
 def make_token() -> str:
@@ -149,8 +149,8 @@ def _load(path: str) -> tuple[dict[str, str], tuple[int, ...] | None]:
         content, status = _read(path)
     except OSError as problem:
         raise _read_error(path, problem) from problem
-    settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_AFTER_NS
-    return parse_tokens(content, path), _identity(status) if settled else None
+    is_settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_AFTER_NS
+    return parse_tokens(content, path), _identity(status) if is_settled else None
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
@@ -189,7 +189,10 @@ def add_token(path: str, owner: str) -> str:
     # A symbolic link is not replaced; its target is.
     real = os.path.realpath(path)
     token = make_token()
-    with StorageErrors("cannot write", os.fsencode(real)), Opened(os.fsencode(os.path.dirname(real)), _FOLDER) as lock:
+    with (
+        StorageErrors("cannot write", os.fsencode(real)),
+        Opened(os.fsencode(os.path.dirname(real)), _LOCK_FLAGS) as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with delay_signals():
             try:

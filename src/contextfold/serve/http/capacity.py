@@ -46,13 +46,13 @@ class OwnerCount:
     def __init__(self, limit: int, limit_of_owner: int) -> None:
         self._limit, self._limit_of_owner = limit, limit_of_owner
         self.total = 0
-        self.of: Counter[str] = Counter()
+        self.by_owner: Counter[str] = Counter()
 
     def add(self, owner: str, number: int = 1) -> None:
         self.total += number
-        self.of[owner] += number
-        if not self.of[owner]:
-            del self.of[owner]
+        self.by_owner[owner] += number
+        if not self.by_owner[owner]:
+            del self.by_owner[owner]
 
     def is_exceeded(self) -> bool:
         """Whether more is counted than the limit allows."""
@@ -60,7 +60,7 @@ class OwnerCount:
 
     def is_exceeded_for(self, owner: str) -> bool:
         """Whether more is counted than the limit allows, in total or for this owner."""
-        return self.is_exceeded() or self.of[owner] > self._limit_of_owner
+        return self.is_exceeded() or self.by_owner[owner] > self._limit_of_owner
 
 
 class RequestCapacity:
@@ -70,11 +70,11 @@ class RequestCapacity:
         self.limits = limits
         shares = OWNER_SHARES if has_owners else 1
 
-        def count_up_to(limit: int, least: int = 1) -> OwnerCount:
+        def make_count(limit: int, least: int = 1) -> OwnerCount:
             return OwnerCount(limit, max(least, limit // shares))
 
-        self.requests, self.proxied = count_up_to(limits.requests), count_up_to(limits.proxied)
-        self.streams = count_up_to(limits.streams)
+        self.requests, self.proxied = make_count(limits.requests), make_count(limits.proxied)
+        self.streams = make_count(limits.streams)
         # An owner can send at least one body of the largest size.
-        self.buffered_bytes = count_up_to(limits.buffered_bytes, limits.body_bytes)
+        self.buffered_bytes = make_count(limits.buffered_bytes, limits.body_bytes)
         self.is_stopping = False

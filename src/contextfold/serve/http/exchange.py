@@ -88,7 +88,7 @@ class HttpExchange:
         self.is_proxied = path.startswith(PROXY_PATH)
         self.is_public = path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)
         self.is_mcp_post = path == MCP_PATH and scope["method"] == "POST"
-        self.state = state if path.startswith(MCP_PATH) and path[len(MCP_PATH) :][:1] in ("", "/") else ""
+        self.state = state if path == MCP_PATH or path.startswith(f"{MCP_PATH}/") else ""
         # Set when the application should treat the client as disconnected.
         self.ended = asyncio.Event()
         self.is_event_stream = False
@@ -98,8 +98,8 @@ class HttpExchange:
         self._count.add(self.owner)
         self.span: TraceSpan = NO_SPAN
         self.status = 0
-        # The kind of the error that the edge answered with.
-        self.refused = ""
+        # The kind of the error with which the request was refused, or empty.
+        self.refusal = ""
         self.as_it_came = False
         self._buffered_bytes = 0
         self._header_values = _group_by_name(scope["headers"])
@@ -109,31 +109,30 @@ class HttpExchange:
         self._received_bytes = 0
         # Whether the response has begun, and whether it is complete; and whether the rest of the application's response
         # is dropped, because another was sent instead.
-        self._started = self._complete = self._muted = False
+        self._is_started = self._is_complete = self._is_muted = False
 
     def is_beyond_capacity(self) -> bool:
         """Whether there are too many requests of this kind, of everybody."""
         return self._count.is_exceeded()
 
-    def assign(self, owner: str) -> None:
+    def count_for(self, owner: str) -> None:
         """Count this for its owner from now on. Raises RequestError if that is more than the owner's share."""
-        self._move(self._count, owner)
+        self._recount(self._count, owner)
         if not self.is_public and self._count.is_exceeded_for(owner):
             kind = "proxied requests" if self.is_proxied else "requests"
             raise busy(f"Too many {kind} of yours are being answered; try again in a second.")
 
-    def _move(self, count: OwnerCount, owner: str) -> None:
+    def _recount(self, count: OwnerCount, owner: str) -> None:
         self._count.add(self.owner, -1)
         self._count, self.owner = count, owner
         self._count.add(owner)
 
-    def leave(self) -> None:
-        """Free what this has used of the capacity."""
+    def free_capacity(self) -> None:
         self._count.add(self.owner, -1)
         self._capacity.buffered_bytes.add(self.owner, -self._buffered_bytes)
 
     @property
-    def may_last(self) -> bool:
+    def is_long(self) -> bool:
         """Whether the response may take minutes or hours."""
         return self.is_proxied or self.is_event_stream
 
@@ -150,11 +149,11 @@ class HttpExchange:
         words = sent[0].split() if len(sent) == 1 else []
         return words[1] if len(words) == _BEARER_WORDS and words[0].lower() == "bearer" else ""
 
-    def admitted_scope(self, owner: str) -> Scope:
+    def admitted_scope(self) -> Scope:
         """The scope for the application: with the owner, and without the daemon's token."""
         secret = TOKEN_HEADER if self.is_proxied else b"authorization"
         headers = [(name, value) for name, value in self.scope["headers"] if name != secret]
-        self.scope = {**self.scope, "headers": headers, OWNER: owner, EXCHANGE: self}
+        self.scope = {**self.scope, "headers": headers, OWNER: self.owner, EXCHANGE: self}
         return self.scope
 
     def _is_token_valid(self) -> bool:
@@ -213,7 +212,10 @@ class HttpExchange:
             return await self._next_part(self._body_deadline_s)
         if self._body is not None:
             return {"type": "http.request", "body": self.take_body(), "more_body": False}
-        waits = [asyncio.ensure_future(self._client_gone()), asyncio.ensure_future(self.ended.wait())]
+        waits: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._wait_for_disconnect()),
+            asyncio.ensure_future(self.ended.wait()),
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -238,10 +240,9 @@ class HttpExchange:
             self._body_deadline_s = None
         return message
 
-    async def _client_gone(self) -> bool:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        return True
 
     async def _send(self, message: Message) -> None:
         """Hand a message to the server, which waits until the client has read most of the messages before."""
@@ -252,19 +253,19 @@ class HttpExchange:
             raise ClientGone from None
 
     async def send(self, message: Message) -> None:
-        if self._muted:
+        if self._is_muted:
             return
         if message["type"] == "http.response.start":
-            if not await self._may_start(message):
+            if not await self._accept_start(message):
                 return
             self.as_it_came = bool(message.get(AS_IT_CAME))
             headers = list(message.get("headers", ()))
-            self._started, self.status = True, message["status"]
+            self._is_started, self.status = True, message["status"]
             message = {**message, "headers": headers if self.as_it_came else self._own_headers(headers)}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._complete = True
-        elif self.may_last and not self._is_token_valid():
-            self._muted = True
+            self._is_complete = True
+        elif self.is_long and not self._is_token_valid():
+            self._is_muted = True
             self.ended.set()
             await self._end_stream()
             return
@@ -272,7 +273,7 @@ class HttpExchange:
 
     async def respond(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send a whole JSON response, or one without a body."""
-        self._started, self._complete, self.status = True, True, status
+        self._is_started, self._is_complete, self.status = True, True, status
         sent = [(b"content-type", b"application/json")] if body else []
         sent += [(b"content-length", str(len(body)).encode()), *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": self._own_headers(sent)})
@@ -290,8 +291,8 @@ class HttpExchange:
             extended.append((STATE_HEADER, self.state.encode("ascii")))
         return extended
 
-    async def _may_start(self, message: Message) -> bool:
-        """Whether the application's response may begin; if not, an error is sent instead."""
+    async def _accept_start(self, message: Message) -> bool:
+        """Check the start of the application's response. False if an error was sent instead."""
         content_type = "".join(_group_by_name(message.get("headers", ())).get(b"content-type", ()))
         if (
             message["status"] == INTERNAL_ERROR_STATUS
@@ -299,14 +300,14 @@ class HttpExchange:
             and not message.get(AS_IT_CAME)
         ):
             # A framework sends a text of its own before it raises the exception.
-            self._muted = True
+            self._is_muted = True
             await self.refuse(unexpected_error())
             return False
         if content_type.startswith("text/event-stream"):
             if not self.is_proxied:
-                self._move(self._capacity.streams, self.owner)
+                self._recount(self._capacity.streams, self.owner)
                 if self._count.is_exceeded_for(self.owner):
-                    self._muted = True
+                    self._is_muted = True
                     self.ended.set()
                     await self.refuse(busy("Too many event streams are open; close one, or try again later."))
                     return False
@@ -317,9 +318,9 @@ class HttpExchange:
 
     async def refuse(self, error: RequestError) -> None:
         """Respond with an error. A response that has begun stays incomplete, and the server cuts the connection."""
-        if self._started:
+        if self._is_started:
             return
-        self.refused = error.kind if error.status != INTERNAL_ERROR_STATUS else ""
+        self.refusal = error.kind if error.status != INTERNAL_ERROR_STATUS else ""
         body: dict[str, object] = {"error": error.http_error()}
         if self.is_mcp_post:
             # MCP clients show only errors in the format of JSON-RPC.
@@ -332,15 +333,16 @@ class HttpExchange:
 
     async def finish(self) -> None:
         """Complete the response after the application has returned."""
-        if self._muted or self._complete:
+        if self._is_muted or self._is_complete:
             return
         if self.is_event_stream and self.ended.is_set():
             await self._end_stream()
-        elif not self._started:
+        elif not self._is_started:
             raise ClientGone if self.ended.is_set() else RuntimeError("no response")
 
     async def give_up(self) -> None:
-        if self.is_event_stream and not self._complete:
+        """End the response, because the daemon stops."""
+        if self.is_event_stream and not self._is_complete:
             await self._end_stream()
         else:
             await self.refuse(busy("The daemon is stopping; try again when it is back.", "stopping"))
@@ -349,7 +351,7 @@ class HttpExchange:
         """End an event stream properly, so that the client reconnects later. An upstream's stream is not changed."""
         if self.as_it_came:
             return
-        self._complete = True
+        self._is_complete = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

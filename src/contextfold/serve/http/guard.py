@@ -26,9 +26,9 @@ import asyncio
 import ipaddress
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.common.network_address import parse_authority
 from contextfold.common.socket_owner import connection_owner, is_trusted
 from contextfold.errors import LimitReached, SettingsError, place_of
@@ -83,21 +83,15 @@ class Buckets:
     def __init__(self, per_second: float, burst: int, *, owners_max: int = OWNERS_MAX) -> None:
         if per_second <= 0 or burst < 1 or owners_max < 1:
             raise ValueError("a limit lets something through")
-        self.per_second, self.burst, self._owners_max = per_second, burst, owners_max
-        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._levels)
+        self.per_second, self.burst = per_second, burst
+        self._levels = BoundedCache[str, tuple[float, float]](owners_max)
 
     def take(self, owner: str, now_s: float) -> float:
         """Count one call: 0 if it is accepted, else the number of seconds to wait. A refused call is not counted."""
-        left, then_s = self._levels.get(owner, (float(self.burst), now_s))
+        left, then_s = self._levels.get(owner) or (float(self.burst), now_s)
         left = min(float(self.burst), left + max(0.0, now_s - then_s) * self.per_second)
         wait_s = 0.0 if left >= 1 else (1 - left) / self.per_second
-        self._levels[owner] = (left if wait_s else left - 1, max(now_s, then_s))
-        self._levels.move_to_end(owner)
-        if len(self._levels) > self._owners_max:
-            self._levels.popitem(last=False)
+        self._levels.put(owner, (left if wait_s else left - 1, max(now_s, then_s)))
         return wait_s
 
 
@@ -112,40 +106,40 @@ class HostRule:
         self._known = set(LOOPBACK_NAMES)
         self._any_address = not is_loopback(listening_on)
         for name in (listening_on, *more):
-            host = _host(name.lower()) or _host(f"[{name.lower()}]")
+            host = _parse_host(name.lower()) or _parse_host(f"[{name.lower()}]")
             if host is None:
                 raise SettingsError(f"{name[:64]!r} is no host's name or address; give one such as ctx.example.org")
             self._known.add(host)
 
     def host_of(self, value: str) -> str | None:
         """The name in a Host header; None if it is not accepted. Any port is, because proxies and tunnels change it."""
-        host = _host(value.lower())
-        if host is None or host in self._known or (self._any_address and _address(host)):
+        host = _parse_host(value.lower())
+        if host is None or host in self._known or (self._any_address and _parse_address(host)):
             return host
         return None
 
     def is_origin(self, value: str, host: str) -> bool:
         """Whether a page of this origin may call the daemon at `host`. A page at an unknown address may not."""
         scheme, _, authority = value.lower().partition("://")
-        origin = _host(authority) if scheme in ORIGIN_SCHEMES else None
+        origin = _parse_host(authority) if scheme in ORIGIN_SCHEMES else None
         return origin is not None and (origin in self._known or origin == host)
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address. Names other than localhost may lead anywhere."""
-    address = _address(host)
+    address = _parse_address(host)
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-def _host(authority: str) -> str | None:
+def _parse_host(authority: str) -> str | None:
     """The name in `name` or `name:port`. IPv6 addresses are normalised."""
     machine = parse_authority(authority) if len(authority) <= AUTHORITY_MAX_CHARS else None
     if machine is None or machine.host[-1] in ".-":
         return None
-    return f"[{_address(machine.host)}]" if ":" in machine.host else machine.host
+    return f"[{_parse_address(machine.host)}]" if ":" in machine.host else machine.host
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -160,17 +154,14 @@ class PeerUsers:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, int], tuple[object, bool]] = OrderedDict()
+        self._known = BoundedCache[tuple[str, int], tuple[object, bool]](CONNECTIONS_REMEMBERED)
 
     def is_trusted(self, scope: Scope) -> bool:
         client, server = scope["client"], scope["server"]
-        connection, verdict = self._known.get(client, (None, False))
+        connection, verdict = self._known.get(client) or (None, False)
         if connection is not client:
             verdict = is_trusted(connection_owner(client, server))
-            self._known[client] = (client, verdict)
-            self._known.move_to_end(client)
-            if len(self._known) > CONNECTIONS_REMEMBERED:
-                self._known.popitem(last=False)
+            self._known.put(client, (client, verdict))
         return verdict
 
 
@@ -212,13 +203,12 @@ class Guard:
             started_s = self._clock()
             self._open.add(exchange)
             try:
-                owner = self._admit(exchange)
-                exchange.assign(owner)
+                exchange.count_for(self._admit(exchange))
                 if exchange.is_proxied:
                     exchange.pass_body()
                 elif not exchange.is_public:
                     await exchange.read_body()
-                await self.app(exchange.admitted_scope(owner), exchange.receive, exchange.send)
+                await self.app(exchange.admitted_scope(), exchange.receive, exchange.send)
                 await exchange.finish()
             except RequestError as error:
                 await exchange.refuse(error)
@@ -233,7 +223,7 @@ class Guard:
                 await exchange.refuse(unexpected_error())
             finally:
                 self._open.discard(exchange)
-                exchange.leave()
+                exchange.free_capacity()
                 self._account(exchange, self._clock() - started_s)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -326,16 +316,16 @@ class Guard:
         sent = exchange.scope["method"]
         method = sent if sent in METHODS else OTHER
         self.metrics.requests(route, method, str(exchange.status)).inc()
-        exchange.span.record_response(method, route, exchange.status, exchange.refused)
-        if exchange.refused:
-            self.metrics.refusals(exchange.refused).inc()
-        if not exchange.may_last:
+        exchange.span.record_response(method, route, exchange.status, exchange.refusal)
+        if exchange.refusal:
+            self.metrics.refusals(exchange.refusal).inc()
+        if not exchange.is_long:
             self.metrics.durations(route).observe(seconds)
         if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):
             # Each operation of an agent causes such a request, so they are counted and not logged.
             return
         level = "error" if exchange.status == INTERNAL_ERROR_STATUS and not exchange.as_it_came else "info"
-        more = {"refused": exchange.refused} if exchange.refused else {}
+        more = {"refused": exchange.refusal} if exchange.refusal else {}
         ms = round(seconds * 1e3, 2)
         log("http.request", level, method=method, route=route, status=exchange.status, ms=ms, **more)
 

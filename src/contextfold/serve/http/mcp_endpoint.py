@@ -64,7 +64,6 @@ BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 # At most this many servers are cached, one for each query.
 SERVERS_CACHED_MAX = 32
 
-_NO_META: Mapping[str, object] = {}
 # The parameter that NAME_HEADER repeats, by method.
 _NAMED_BY = {protocol.TOOLS_CALL: "name", protocol.RESOURCES_READ: "uri"}
 
@@ -111,14 +110,14 @@ class McpEndpoint:
             if request.is_notification:
                 await exchange.respond(ACCEPTED, b"")
                 return
-            response = self._server_for(scope["query_string"]).answer(request)
-            if isinstance(response, protocol.McpToolCall):
-                response = protocol.encode_tool_result(response, await self._run(exchange, response))
+            answer = self._server_for(scope["query_string"]).answer(request)
+            if isinstance(answer, protocol.McpToolCall):
+                answer = protocol.encode_tool_result(answer, await self._run(exchange, answer))
         except RequestError as error:
             _set_state_header(exchange, error)
-            await exchange.respond(_status(exchange, request, error), self._encode(request_id, error))
+            await exchange.respond(_choose_status(exchange, request, error), self._encode_error(request_id, error))
         else:
-            await exchange.respond(OK, response)
+            await exchange.respond(OK, answer)
 
     def _make_server(self, query: bytes) -> protocol.McpServer:
         """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
@@ -142,15 +141,15 @@ class McpEndpoint:
                 outcome = await to_request_error(problem, services.fold, Caller(scope[OWNER]), {})
             except RequestError as error:
                 outcome = error
-            span.record_tool(call.tool.name, outcome.kind or "ok")
-        services.metrics.tool_call(call.tool.name, outcome.kind or "ok", time.monotonic() - started_s)
-        _set_state_header(exchange, outcome)
+            span.record_tool(tool.name, outcome.kind or "ok")
+        services.metrics.tool_call(tool.name, outcome.kind or "ok", time.monotonic() - started_s)
         if outcome.reason:
             # The reason of a resolve tool quotes its arguments, which may contain a secret.
-            told = outcome.reason if isinstance(tool, FoldTool) else outcome.kind
-            log("tool.failed", "warning", tool=call.tool.name, reason=told)
+            reason = outcome.reason if isinstance(tool, FoldTool) else outcome.kind
+            log("tool.failed", "warning", tool=tool.name, reason=reason)
         if isinstance(outcome, RequestError):
             raise outcome
+        _set_state_header(exchange, outcome)
         return outcome
 
     async def _rate_limit_error(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
@@ -167,7 +166,7 @@ class McpEndpoint:
             caller = Caller(exchange.scope[OWNER])
         return await to_request_error(problem, services.fold, caller, arguments if isinstance(arguments, dict) else {})
 
-    def _encode(self, request_id: str | int | None, error: RequestError) -> bytes:
+    def _encode_error(self, request_id: str | int | None, error: RequestError) -> bytes:
         """Encode an error. Its message is redacted, because it may repeat a method, a tool's name or a version."""
         services = self._services
         if error.kind == protocol.UNKNOWN_TOOL_KIND:
@@ -187,12 +186,12 @@ def _set_state_header(exchange: HttpExchange, outcome: ToolResult | RequestError
         exchange.state = encode(outcome.state)
 
 
-def caller_of(scope: Scope, meta: Mapping[str, object] = _NO_META) -> Caller:
+def caller_of(scope: Scope, meta: Mapping[str, object] | None = None) -> Caller:
     """The caller of a request, by its token, its headers and its `_meta`."""
     exchange: HttpExchange = scope[EXCHANGE]
     return caller_from(
         scope[OWNER],
-        meta,
+        meta or {},
         session=_single_value(exchange, SESSION_HEADER),
         operation_id=_single_value(exchange, OPERATION_HEADER),
         run=scope[RUN],
@@ -278,7 +277,7 @@ def _decode_header(values: list[str]) -> str | None:
         return None
 
 
-def _status(exchange: HttpExchange, request: RpcRequest | None, error: RequestError) -> int:
+def _choose_status(exchange: HttpExchange, request: RpcRequest | None, error: RequestError) -> int:
     if error.code in ALWAYS_REFUSED:
         return BAD_REQUEST_STATUS
     version = next(iter(exchange.header_values(VERSION_HEADER)), None)

@@ -13,10 +13,8 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.serve.mcp.tools import FoldTool, ToolResult, text_schema
+from contextfold.serve.mcp.tools import Arguments, FoldTool, ToolResult, text_schema
 from contextfold.serve.request_error import RequestError, internal_error, known_error
-
-Arguments = Mapping[str, object]
 
 # The member of a request's `_meta` with the name of its session.
 META_SESSION = "contextfold/session"

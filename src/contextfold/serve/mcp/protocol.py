@@ -25,8 +25,8 @@ from contextfold.serve.mcp.tools import (
     Tool,
     ToolResult,
     describe_tool,
+    describe_unknown_arguments,
     instructions,
-    unknown_arguments,
 )
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -60,9 +60,6 @@ UNKNOWN_TOOL_KIND = "unknown_tool"
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
-
-# The longest line, including its newline.
-LINE_MAX_BYTES = 1_048_576
 # By default, Python converts integers of up to this many digits.
 INTEGER_DIGITS = 4300
 
@@ -112,10 +109,10 @@ def parse_request(message: bytes) -> RpcRequest:
         raise InvalidMessage(INVALID_REQUEST, "Invalid Request")
     is_notification = "id" not in value
     sent_id = value.get("id")
-    is_legal = type(sent_id) in (str, int)
-    request_id = sent_id if is_legal else None
+    is_valid_id = type(sent_id) in (str, int)
+    request_id = sent_id if is_valid_id else None
     method = value.get("method")
-    if value.get("jsonrpc") != "2.0" or not isinstance(method, str) or not (is_legal or is_notification):
+    if value.get("jsonrpc") != "2.0" or not isinstance(method, str) or not (is_valid_id or is_notification):
         raise InvalidMessage(INVALID_REQUEST, "Invalid Request", request_id)
     return RpcRequest(method, value.get("params"), request_id, is_notification)
 
@@ -166,7 +163,7 @@ class McpServer:
             _check_envelope(request.params["_meta"])
         match request.method:
             case "tools/call":
-                return self._call(request, _params_of(request), is_stateless=is_stateless)
+                return self._parse_call(request, _params_of(request), is_stateless=is_stateless)
             case "tools/list":
                 _params_of(request)
                 return _encode_list(request.id, {"tools": self._listing}, is_stateless=is_stateless)
@@ -182,9 +179,12 @@ class McpServer:
                 _params_of(request)
                 return encode_result(request.id, {})
             case "server/discover" if is_stateless:
-                about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": self._capabilities}
-                about |= {"instructions": self._instructions, **NOT_CACHEABLE}
-                return encode_result(request.id, _add_envelope(about))
+                about: Members = {
+                    "supportedVersions": STATELESS_VERSIONS,
+                    "capabilities": self._capabilities,
+                    "instructions": self._instructions,
+                }
+                return _encode_list(request.id, about, is_stateless=True)
         raise RequestError(404, "method_not_found", f"Method not found: {request.method}", code=METHOD_NOT_FOUND)
 
     def _initialize(self, request: RpcRequest) -> bytes:
@@ -199,14 +199,14 @@ class McpServer:
             },
         )
 
-    def _call(self, request: RpcRequest, params: Mapping[str, object], *, is_stateless: bool) -> McpToolCall:
+    def _parse_call(self, request: RpcRequest, params: Mapping[str, object], *, is_stateless: bool) -> McpToolCall:
         name, arguments = params.get("name"), params.get("arguments", {})
         if not isinstance(name, str) or not isinstance(arguments, dict):
             raise invalid_params()
         tool = self._tools.get(name)
         if tool is None:
             raise RequestError(BAD_REQUEST_STATUS, UNKNOWN_TOOL_KIND, f"Unknown tool: {name}", code=INVALID_PARAMS)
-        unknown = unknown_arguments(tool, arguments)
+        unknown = describe_unknown_arguments(tool, arguments)
         if unknown:
             raise invalid_params(unknown)
         meta = params.get("_meta")

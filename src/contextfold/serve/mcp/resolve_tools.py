@@ -44,9 +44,7 @@ from contextfold.resolve.relevance.answer_parts import check_format
 from contextfold.resolve.relevance.asking import UNITS
 from contextfold.resolve.selection import parse_query
 from contextfold.resolve.service import CacheRoot, ask_many, check_name, get_first
-from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult, text_schema
-
-Arguments = Mapping[str, object]
+from contextfold.serve.mcp.tools import Arguments, ResolveTool, ResourceReader, ToolResult, text_schema
 
 # The addresses of resources.
 SCHEME = "context://caches/"
@@ -87,7 +85,8 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
         result = ask_many(caches, question, unit=unit, counter=counter, format=format, optional=optional)
         return result.to_json() if format == JSON else result.to_text()
     except ContextError as problem:
-        problem.cache = names[0] if len(names) == 1 else problem.cache
+        if len(names) == 1:
+            problem.cache = names[0]
         raise
 
 
@@ -307,7 +306,7 @@ RESOURCE_READERS = {
 }
 
 
-def call(tool: ResolveTool | ResourceReader, root: CacheRoot, arguments: Arguments) -> ToolResult:
+def run_resolve_tool(tool: ResolveTool | ResourceReader, root: CacheRoot, arguments: Arguments) -> ToolResult:
     """Run a tool or a reader of resources; every failure becomes a result with a code."""
     try:
         if isinstance(tool, ResourceReader):

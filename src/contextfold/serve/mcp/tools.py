@@ -97,7 +97,7 @@ def describe_tool(tool: Tool) -> dict[str, Encodable]:
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
 
 
-def unknown_arguments(tool: Tool, arguments: Arguments) -> str:
+def describe_unknown_arguments(tool: Tool, arguments: Arguments) -> str:
     """What is wrong if a call has arguments that the tool does not take; empty if it has none."""
     properties = tool.schema.get("properties")
     if tool.schema.get("additionalProperties") is not False or not isinstance(properties, dict):
