@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contextfold.cli.hook import abbreviate
-from contextfold.cli.terminal import several
+from contextfold.common.answer_format import format_count
 from tests.clients.host_days import HOSTS, KEYS, TIMEOUT_S, Day, Host, day_folder, is_conversation
 from tests.support.daemon import Http, HttpAgent
 from tests.support.machine import COMMAND, Ran, run_command
@@ -314,7 +314,7 @@ class TruthDay(Day):
 
     def _last_line(self, step: str, run: Sequence[ReceivedRequest], said: str) -> str:
         line = next(line for line in said.splitlines() if " sent " in line).removeprefix("note: ")
-        expected = f"{several(len(run), 'request')} sent {sum(map(tokens, run)):,} tokens;"
+        expected = f"{format_count(len(run), 'request')} sent {sum(map(tokens, run)):,} tokens;"
         if not line.startswith(expected):
             self.wrong.append(f"{step}: the last line says {line!r} instead of {expected!r}")
         return line

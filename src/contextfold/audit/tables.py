@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contextfold.common.answer_format import MICROS_PER_DOLLAR, format_dollars
+from contextfold.common.answer_format import MICROS_PER_DOLLAR, format_count, format_dollars
 
 # What each part of a bill is called, and what it means.
 PARTS_IN_WORDS: Mapping[str, tuple[str, str]] = {
@@ -152,13 +152,9 @@ def dollars(amount: float) -> str:
     return format_dollars(round(amount * MICROS_PER_DOLLAR))
 
 
-def several(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def spent_text(audit: Mapping[str, Any]) -> str:
     """How much that was: conversations, requests, days."""
-    counts = f"{several(audit['conversations'], 'conversation')}, {several(audit['requests'], 'request')}"
+    counts = f"{format_count(audit['conversations'], 'conversation')}, {format_count(audit['requests'], 'request')}"
     days = audit["from"] if audit["from"] == audit["to"] else f"{audit['from']} to {audit['to']}"
     return f"at list prices: {counts}, {days}"
 
@@ -182,7 +178,7 @@ def dearer_text(proxy: Mapping[str, Any]) -> str:
     count = proxy["conversations_dearer"]
     if not count:
         return "No conversation would have cost more."
-    return f"{several(count, 'conversation')} would have cost more, the worst by {proxy['worst_percent']:.1f} %."
+    return f"{format_count(count, 'conversation')} would have cost more, the worst by {proxy['worst_percent']:.1f} %."
 
 
 def error_text(simulation: Mapping[str, Any]) -> str:
@@ -221,7 +217,7 @@ def left_out_texts(audit: Mapping[str, Any]) -> Iterable[str]:
     for name, text in names.items():
         count, (noun, rest) = audit["left_out"][name], text.split(" ", 1)
         if count:
-            yield f"Left out: {several(count, noun)} {rest}."
+            yield f"Left out: {format_count(count, noun)} {rest}."
 
 
 def prices_text(audit: Mapping[str, Any]) -> str:

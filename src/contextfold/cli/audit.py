@@ -22,7 +22,6 @@ from contextfold.audit.tables import (
     list_tables,
     prices_text,
     saved_text,
-    several,
     spent_text,
     unseen_text,
 )
@@ -30,7 +29,7 @@ from contextfold.audit.transcripts import Skipped, Transcript, find_transcripts,
 from contextfold.cli.output import ProgressLine, print_answer, print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
-from contextfold.common.answer_format import format_share
+from contextfold.common.answer_format import format_count, format_share
 from contextfold.errors import StorageFailed
 from contextfold.fold.model_catalog import MODELS
 
@@ -103,7 +102,7 @@ def _write_page(path: str, page: str) -> None:
 
 def _nothing_found(found: Sequence[Transcript], paths: Sequence[str]) -> str:
     if found:
-        return f"{several(len(found), 'transcript')} found, but no request with its usage and a known price"
+        return f"{format_count(len(found), 'transcript')} found, but no request with its usage and a known price"
     if paths:
         return f"no transcripts (*.jsonl) are in {', '.join(paths)}"
     return (

@@ -48,7 +48,7 @@ from contextfold.cli.launch import (
 )
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
+from contextfold.common.answer_format import TOKENS_WORTH, format_count, format_dollars, format_share
 from contextfold.common.daemon_proof import SECRET_BYTES, find_proof
 from contextfold.common.network_address import Address, parse_daemon_url
 from contextfold.common.socket_owner import can_tell_owners
@@ -392,11 +392,12 @@ def summary_lines(sums: Mapping[str, Any], program: str, options: Sequence[str])
 def _savings_line(sums: Mapping[str, Any]) -> str:
     """The tokens sent, the tokens without folding, and the difference in cost, as text."""
     failed = sums["failed_requests"]
-    failures = f"; {_count(failed)} failed at the provider" if failed else ""
+    failures = format_count(failed, "request")
     if sums["outcome"] == "failed":
-        return f"{_count(failed)} to a model went through the proxy and failed at the provider, so nothing was saved"
-    sent = f"{_count(sums['requests'])} sent {sums['tokens_sent']:,} tokens; without folding {sums['tokens_without']:,}"
-    line = sent + failures
+        return f"{failures} to a model went through the proxy and failed at the provider, so nothing was saved"
+    requests = format_count(sums["requests"], "request")
+    line = f"{requests} sent {sums['tokens_sent']:,} tokens; without folding {sums['tokens_without']:,}"
+    line += f"; {failures} failed at the provider" if failed else ""
     if sums["outcome"] == "no_saving":
         return f"{line}; nothing was saved: {' '.join(sums['reasons']) or 'nothing was folded'}"
     if sums["money"]:
@@ -408,7 +409,3 @@ def _savings_line(sums: Mapping[str, Any]) -> str:
     share = format_share(abs(saved), base)
     difference = f"saved {amount}" if sums["outcome"] == "saved" else f"cost {amount} more"
     return f"{line}; {difference} ({share})"
-
-
-def _count(requests: int) -> str:
-    return f"{requests:,} request{'' if requests == 1 else 's'}"

@@ -19,7 +19,7 @@ from contextfold.cli.fold.session_access import write, write_json
 from contextfold.cli.output import ProgressLine, ask_yes_no, can_ask, plain, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
-from contextfold.cli.terminal import several
+from contextfold.common.answer_format import format_count
 from contextfold.errors import SettingsError, StoreInvalid
 from contextfold.fold.events import timestamp
 from contextfold.fold.store_export import ExportRecord, kind_of
@@ -204,8 +204,8 @@ def _count_records(records: Iterator[ExportRecord], line: ProgressLine) -> Itera
 
 
 def _summary(counts: Mapping[str, int]) -> str:
-    others = f"{counts.get('entry', 0):,} archive entries, {several(counts.get('left_out', 0), 'left-out result')}"
-    return f"{several(counts.get('session', 0), 'session')}, {others}"
+    others = f"{counts.get('entry', 0):,} archive entries, {format_count(counts.get('left_out', 0), 'left-out result')}"
+    return f"{format_count(counts.get('session', 0), 'session')}, {others}"
 
 
 def _report(verb: str, counts: Mapping[str, int], args: argparse.Namespace) -> None:

@@ -153,10 +153,6 @@ def text_lines(text: str) -> list[str]:
     return [line.expandtabs(TAB_WIDTH) for line in text.splitlines()]
 
 
-def several(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
-
-
 def _new_console(width: int, *, has_colours: bool) -> Console:
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""How answers are written: text for a model or a person, or JSON for a program; amounts and shares in text. Pure."""
+"""How answers are written: text for a model or a person, or JSON for a program; amounts, shares, counts. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def join_blocks(blocks: Iterable[str]) -> str:
     for block in filter(None, blocks):
         joined += ("\n" if joined and not joined.endswith("\n\n") else "") + block
     return joined
+
+
+def format_count(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
 
 
 def format_dollars(micros: int) -> str:

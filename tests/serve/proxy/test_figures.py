@@ -23,7 +23,7 @@ import pytest
 
 from contextfold.cli.hook import abbreviate
 from contextfold.cli.run import summary_lines
-from contextfold.cli.terminal import several
+from contextfold.common.answer_format import format_count
 from tests.serve.proxy.proxy_daemon import MESSAGES, ProxyDaemon, begin
 from tests.serve.proxy.raw_upstream import RawRequest, Wire
 from tests.support.daemon import SHIFTED_CLOCK, HttpAgent, advance_clock
@@ -490,7 +490,7 @@ def check_session(day: Day, row: Any, conversation: Conversation) -> None:
     assert status["sent"].startswith(f"{len(sent)} request")
     assert f" {savings['tokens_sent']:,} tokens; without folding {savings['tokens_without']:,}" in status["sent"]
     report = run_command("fold", "report", *store).out.decode()
-    assert f"{several(len(sent), 'request')} sent {savings['tokens_sent']:,} tokens;" in report
+    assert f"{format_count(len(sent), 'request')} sent {savings['tokens_sent']:,} tokens;" in report
     if not conversation.agent:
         check_statusline(day, row, conversation)
 

@@ -30,8 +30,7 @@ from contextfold.cli.fold.status import folded_before_text, left_out_text
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
-from contextfold.cli.terminal import several
-from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
+from contextfold.common.answer_format import TOKENS_WORTH, format_count, format_dollars, format_share
 from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
 from contextfold.settings import FoldSettings, read_fold_settings
 
@@ -225,7 +224,7 @@ def _describe_savings(report: SessionReport) -> str:
             f" {report['session']['tokens_saved']:,} tokens out of later requests."
         )
     tokens, unfolded = f"{savings['tokens_sent']:,}", f"{savings['tokens_without']:,}"
-    requests = several(savings["requests"], "request")
+    requests = format_count(savings["requests"], "request")
     sent = f"{requests} sent {tokens} tokens; without folding {unfolded}."
     if money := savings["money"]:
         saved, without = money["saved_micros"], money["without_micros"]

@@ -23,7 +23,8 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.cli.terminal import Column, Line, Screen, open_screen, several, stdout_screen
+from contextfold.cli.terminal import Column, Line, Screen, open_screen, stdout_screen
+from contextfold.common.answer_format import format_count
 from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.service.session_views import preview_rollback
@@ -140,7 +141,7 @@ def _list_branches(screen: Screen, state: State, title: str, branch_ids: Sequenc
         for branch in map(state.branches.__getitem__, branch_ids)
     ]
     columns = [Column(), Column(), Column(is_right=True), Column(shrinks=True)]
-    return screen.lines([(title, "bold"), f"  {several(len(branch_ids), 'branch')}"]) + screen.table(columns, rows)
+    return screen.lines([(title, "bold"), f"  {format_count(len(branch_ids), 'branch')}"]) + screen.table(columns, rows)
 
 
 def _describe_result(screen: Screen, preview: Preview, done: Mapping[str, Any]) -> str:
@@ -148,7 +149,7 @@ def _describe_result(screen: Screen, preview: Preview, done: Mapping[str, Any]) 
     target = screen.short(done["rolled_back_to"], id_length(preview.state.branches))
     discarded, recovered = len(done["branches_discarded"]), screen.figure(done["tokens_recovered"])
     left = screen.figure(done["context_state"]["total_tokens"])
-    summary = f": {several(discarded, 'branch')} discarded, {recovered} tokens recovered, {left} left"
+    summary = f": {format_count(discarded, 'branch')} discarded, {recovered} tokens recovered, {left} left"
     return screen.lines(
         [("↶ " if screen.is_terminal else "", "green"), "back at ", (target, "bold"), summary], wraps=True
     )

@@ -13,14 +13,13 @@ from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, stdout_screen, text_lines
 from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import ASK_BUDGET
+from contextfold.fold.service.session_views import summary_view
 from contextfold.fold.store import SEARCH_MAX, Summary
 from contextfold.fold.tool_calls import parse_recall_request
 from contextfold.settings import between
 
 LIMIT = "20"
 MATCH_STYLE = "bold yellow"
-# The members of a summary in JSON.
-MEMBERS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 
 def declare_search(parser: CommandParser) -> None:
@@ -48,7 +47,7 @@ def run_search(args: argparse.Namespace) -> None:
     with open_store(args) as store:
         summaries = store.sessions.store.search(owner, query, project.hash if project else None, limit)
     if args.json:
-        write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
+        write_json({"summaries": [summary_view(summary) for summary in summaries]})
         return
     screen = stdout_screen()
     # Only a terminal shows which words were found.

@@ -20,7 +20,8 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import plain_lines
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Part, Screen, several, stdout_screen, text_lines
+from contextfold.cli.terminal import Column, Line, Part, Screen, stdout_screen, text_lines
+from contextfold.common.answer_format import format_count
 from contextfold.common.canonical import Encodable
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
@@ -114,9 +115,9 @@ def _head(screen: Screen, state: State, branch_id: str | None) -> str:
 
 
 def _work(operations: int, failed: int, redactions: int) -> list[Part]:
-    parts: list[Part] = [f", {several(operations, 'operation')}"]
+    parts: list[Part] = [f", {format_count(operations, 'operation')}"]
     parts += [(f", {failed:,} failed", "red")] if failed else []
-    parts += [(f", {several(redactions, 'secret')} scrubbed", "yellow")] if redactions else []
+    parts += [(f", {format_count(redactions, 'secret')} scrubbed", "yellow")] if redactions else []
     return parts
 
 
@@ -135,7 +136,7 @@ def _entry(screen: Screen, entry: ArchiveEntry, length: int, *, is_full: bool) -
     style = "dim" if entry.undone else ""
     lines_shown: list[Line] = [[(line, style)] for line in excerpt]
     if len(lines) > len(excerpt):
-        lines_shown.append([(f"… {several(len(lines) - len(excerpt), 'more line')}, see --full", "dim italic")])
+        lines_shown.append([(f"… {format_count(len(lines) - len(excerpt), 'more line')}, see --full", "dim italic")])
     return screen.lines(_entry_head(screen, entry, length)) + screen.block(*lines_shown, wraps=is_full) + "\n"
 
 

@@ -19,8 +19,8 @@ from contextfold.cli.fold.session_access import (
     write_rows,
 )
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, several, stdout_screen
-from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
+from contextfold.common.answer_format import TOKENS_WORTH, format_count, format_dollars
 from contextfold.fold.policy import percent
 from contextfold.fold.service.session_views import group_sessions
 from contextfold.fold.service.stored_sessions import SessionView
@@ -66,7 +66,7 @@ def run_status(args: argparse.Namespace) -> None:
         return
     if not found.state.revision:
         raise session_not_found(address)
-    hint = f"{several(others, 'other session')} of this project: context fold status --all"
+    hint = f"{format_count(others, 'other session')} of this project: context fold status --all"
     write(_status(stdout_screen(), found.state, figures, hint if others else ""))
 
 
@@ -183,7 +183,7 @@ def sent_text(savings: SessionView | None) -> str:
     """What the session's requests sent; empty if none went through the proxy."""
     if not savings:
         return ""
-    sent = f"{several(savings['requests'], 'request')}, {savings['tokens_sent']:,} tokens"
+    sent = f"{format_count(savings['requests'], 'request')}, {savings['tokens_sent']:,} tokens"
     return f"{sent}; without folding {savings['tokens_without']:,}"
 
 
@@ -211,7 +211,7 @@ def folded_before_text(figures: SessionView) -> str:
 def left_out_text(figures: SessionView) -> str:
     """The results, edits and thinking that were left out without a fold; empty if there are none."""
     count = figures["left_out_results"]
-    return f"{several(count, 'old text')}, {figures['left_out_tokens']:,} tokens" if count else ""
+    return f"{format_count(count, 'old text')}, {figures['left_out_tokens']:,} tokens" if count else ""
 
 
 def _draw_facts(screen: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
@@ -250,7 +250,7 @@ def _draw_facts(screen: Screen, state: State, figures: SessionView) -> list[tupl
         ("", [" "]),
         ("branches", [counts or "none"]),
         ("operations", [f"{figures['operations']:,}", failed]),
-        ("redactions", [(several(secrets, "secret") + " scrubbed", "yellow")] if secrets else []),
+        ("redactions", [(format_count(secrets, "secret") + " scrubbed", "yellow")] if secrets else []),
         *_health_rows(figures["health"], figures["context_health"]),
     ]
 

@@ -1,9 +1,4 @@
-"""Reads for the dashboard: sessions, trees, timelines, trajectories, the ledger. Knows no protocol and no screen.
-
-A small scripted session shows the dashboard to a user before an agent has worked. It uses the same verbs as an agent's
-calls and is an ordinary session of the owner: it ends when it is idle. It has no requests to models, because none were
-sent.
-"""
+"""Reads for the dashboard: sessions, trees, timelines, trajectories, the ledger. Knows no protocol and no screen."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from contextfold.fold.ended_session import ended_ledger
 from contextfold.fold.events import Event
 from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
 from contextfold.fold.misses import MissLog, misses_of
+from contextfold.fold.service.conversations import Run
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
     FoundSession,
@@ -27,11 +23,11 @@ from contextfold.fold.service.session_views import (
     branch_view,
     ended_row,
     ended_sums,
-    find_ended,
     preview_rollback,
     row_of,
     savings_view,
     session_row,
+    summary_view,
     sums_of,
     tree,
 )
@@ -51,7 +47,6 @@ SESSIONS_READ = 100
 SEARCHED_SESSIONS_MAX = 300
 # The sums of a run wait at most this long until its reports are written.
 RUN_SETTLED_S = 5.0
-SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 
 class TimelinePoint(NamedTuple):
@@ -179,7 +174,7 @@ class Overview:
         except SessionNotFound:
             for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
                 log = await self._store.ended_log(ended.key, session_id)
-                return await asyncio.to_thread(find_ended, ended, log)
+                return await asyncio.to_thread(FoundSession.of_ended, ended, log)
             raise
 
     async def _ended_log(self, session: EndedSession) -> Sequence[Event]:
@@ -282,8 +277,9 @@ class Overview:
     async def run(self, owner: str, name: str) -> JsonObject | None:
         """What the requests of a run sent and saved, when its reports are written; None if nothing is known of it."""
         await self._service.settle_reports(owner, timeout_s=RUN_SETTLED_S)
-        run = await self._service.conversations.find_run(owner, name)
-        totals = RunTotals(name, run.failed_requests if run else 0)
+        known = await self._service.conversations.find_run(owner, name)
+        run = known or Run()
+        totals = RunTotals(name, run.failed_requests)
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
         # The session that was active last comes first.
         for listed in page:
@@ -292,13 +288,12 @@ class Overview:
                 ledger = await self._ledger(FoundSession(listed.key, state))
                 log = await self._store.load(listed.key)
                 totals.add(state, ledger, log.events if log else ())
-        if run is None and not totals.conversations:
+        if known is None and not totals.conversations:
             return None
-        project = run.project.path if run and run.project else None
         return {
             "run": name,
-            "project_path": project,
-            "program": (run.program if run else "") or None,
+            "project_path": run.project.path if run.project else None,
+            "program": run.program or None,
             **totals.result(),
         }
 
@@ -329,13 +324,10 @@ class Overview:
     async def search(self, owner: str, query: str, *, limit: int) -> JsonObject:
         """Summaries of folded branches, and whether their sessions are live."""
         summaries = await self._store.search(owner, query, None, limit)
-        sessions = {one.session_id for one in summaries}
+        sessions = {summary.session_id for summary in summaries}
         live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
         return {
-            "summaries": [
-                {**{name: getattr(one, name) for name in SUMMARY_FIELDS}, "live": live[one.session_id]}
-                for one in summaries
-            ]
+            "summaries": [{**summary_view(summary), "live": live[summary.session_id]} for summary in summaries],
         }
 
     async def search_all(self, owner: str, query: str, *, limit: int) -> JsonObject:

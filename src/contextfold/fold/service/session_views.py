@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contextfold.common.answer_format import MICROS_SHOWN_MIN, TOKENS_WORTH, format_dollars, format_share
+from contextfold.common.answer_format import (
+    MICROS_SHOWN_MIN,
+    TOKENS_WORTH,
+    format_count,
+    format_dollars,
+    format_share,
+)
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_ledger, ended_state, plain_figures
 from contextfold.fold.events import Event, RequestSent
@@ -19,7 +25,7 @@ from contextfold.fold.model_catalog import LedgerPrices, ModelCatalog, TokenPric
 from contextfold.fold.policy import FoldPolicy, percent
 from contextfold.fold.project import Conversation, Target
 from contextfold.fold.session import Branch, State, replay
-from contextfold.fold.store import EndedSession, SessionKey
+from contextfold.fold.store import EndedSession, SessionKey, Summary
 from contextfold.fold.tool_calls import discarded_by
 
 # Only the latest folds are listed.
@@ -32,6 +38,7 @@ FAILING_RATE = 0.5
 # The words for how a session is doing, by the warning of its health.
 HEALTH_WORDS = {"none": "good", "medium": "medium", "high": "high"}
 FAILING = "failing"
+SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 # The figures of an ended session in a list.
 ENDED_FIELDS = (
     "project_path",
@@ -57,15 +64,15 @@ class FoundSession(NamedTuple):
     ended: EndedSession | None = None
     ended_log: Sequence[Event] = ()
 
+    @classmethod
+    def of_ended(cls, session: EndedSession, log: Sequence[Event]) -> FoundSession:
+        return cls(session.key, ended_state(session, log), session, log)
+
     @property
     def target(self) -> Target:
         state = self.state
         conversation = Conversation(state.conversation, state.agent, state.is_named) if state.conversation else None
         return Target(self.key, state.project_path, state.name, conversation)
-
-
-def find_ended(session: EndedSession, log: Sequence[Event]) -> FoundSession:
-    return FoundSession(session.key, ended_state(session, log), session, log)
 
 
 class BranchRow(NamedTuple):
@@ -265,15 +272,12 @@ class RunTotals:
     def _explain(self) -> list[str]:
         """Sentences that say why nothing was saved."""
         reasons = [
-            f"{_requests(count)} could not be folded: {reason}." for reason, count in sorted(self._reasons.items())
+            f"{format_count(count, 'request')} could not be folded: {reason}."
+            for reason, count in sorted(self._reasons.items())
         ]
         if self._sums.requests and not self._fold_tokens and not self._left_out:
             reasons.append("The agent folded nothing, and no pause was longer than the life of the provider's cache.")
         return reasons
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def preview_rollback(state: State, branch_id: str, events: Sequence[Event], *, most: int | None = None) -> JsonObject:
@@ -329,6 +333,11 @@ def _rows(children: dict[str | None, list[Branch]], parent_id: str | None, depth
     for branch in children.get(parent_id, ()):
         yield BranchRow(branch, depth)
         yield from _rows(children, branch.id, depth + 1)
+
+
+def summary_view(summary: Summary) -> dict[str, Encodable]:
+    """A summary that a search has found."""
+    return {name: getattr(summary, name) for name in SUMMARY_FIELDS}
 
 
 def row_of(state: State, branch_id: str) -> BranchRow:
@@ -430,7 +439,7 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
     """A sentence that says whether folding paid."""
     if not sums.requests:
         return "No request of this session has gone through the proxy, so there is nothing to compare."
-    requests = _requests(sums.requests)
+    requests = format_count(sums.requests, "request")
     saved, without = sums.saved
     amount = f"{abs(saved) / WORTH:,.0f} {TOKENS_WORTH}"
     if sums.is_priced:
@@ -444,7 +453,7 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
         sentence = f"With folding, {requests} cost {share} more than without it: {amount} were lost"
     if costly:
         they = "it" if costly == 1 else "they"
-        sentence += f"; {costly:,} of {folds:,} fold{'' if folds == 1 else 's'} cost more than {they} saved"
+        sentence += f"; {costly:,} of {format_count(folds, 'fold')} cost more than {they} saved"
     if sums.warm_requests:
         many = sums.warm_requests > 1
         sentence += f"; {sums.warm_requests:,} {'prompts were' if many else 'prompt was'} still cached after a pause"

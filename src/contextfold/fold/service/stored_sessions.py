@@ -39,7 +39,6 @@ from contextfold.fold.service.session_views import (
     SavingsTotals,
     ended_row,
     ended_sums,
-    find_ended,
     savings_view,
     session_row,
     sums_of,
@@ -195,7 +194,7 @@ class StoredSessions(NamedTuple):
         if key and state.session_id == session_id:
             return FoundSession(key, state)
         for ended in self.store.ended_sessions(owner, limit=1, session_id=session_id):
-            return find_ended(ended, self.store.ended_log(ended.key, session_id))
+            return FoundSession.of_ended(ended, self.store.ended_log(ended.key, session_id))
         raise SessionNotFound(session_id)
 
     def row(self, found: FoundSession) -> SessionView:
