@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import Daemon, ShiftedClockDaemon
+from tests.support.machine import run_command
 from tests.support.prerequisites import CLAUDES, NO_CLAUDE
 from tests.support.upstream import BINDING_MODELS, ReceivedRequest, Upstream, without_cache_marks
 from tests.support.upstream_answers import Call, Say
@@ -283,6 +284,25 @@ def _run_conversation(setup: Setup) -> None:
     assert cleared.raw.count(CLEARED.encode()) == (3 if clears_results else 0)
     assert STUB.findall(cleared.raw.decode()) == [stub]
     assert not any(last_line(name) in cleared.raw for name in {"alpha", "beta", "gamma", "delta"} - set(with_user_text))
+
+    _fold_by_hand(setup, model)
+
+
+def _fold_by_hand(setup: Setup, model: Model) -> None:
+    """A person folds what the model has just done."""
+    names = ("theta", "iota", "kappa")
+    reads = [say("", (f"toolu_{name}", "Read", {"file_path": setup.file(name)})) for name in names]
+    model._steps += [*reads, say("All read."), say("You are welcome.")]
+    assert setup.ask("Read three more.") == "All read."
+    assert all(last_line(name) in setup.sent[-1].raw for name in names)
+    place = ("--project", str(setup.claude.project), "--url", setup.daemon.url)
+    ran = run_command("fold", "now", "These three are fine.", *place)
+    assert "requests leave these tokens out" in ran.err
+    setup.daemon.restart()
+    assert setup.ask("Thanks.") == "You are welcome."
+    folded = setup.sent[-1].raw
+    assert b"folded by hand: These three are fine." in folded
+    assert not any(last_line(name) in folded for name in names)
 
 
 def _check_continues(before: ReceivedRequest, after: ReceivedRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from contextfold.fold.messages.by_hand import TEXT_MAX_CHARS
 from contextfold.fold.store import (
     AMBIGUOUS_OUTCOME,
     OUTCOMES_MAX,
@@ -12,6 +13,7 @@ from contextfold.fold.store import (
     ProxiedConversation,
     Store,
 )
+from contextfold.serve.proxy.folding import SUMMARY_MAX_BYTES
 from tests.contract.sessions import NOON
 
 LATER = "2026-02-01T12:00:00Z"
@@ -34,6 +36,13 @@ async def test_decisions_of_a_conversation_are_read_in_order_and_texts_by_their_
     assert [await store.left_out_text("local", f"res_{number}") for number in (1, 2, 3, 4)] == [
         *("one", "two", "other", "elsewhere")
     ]
+
+
+async def test_the_longest_fold_by_hand_is_stored(store: Store) -> None:
+    fold = result("call_1", LONG[:TEXT_MAX_CHARS], stub="é" * (SUMMARY_MAX_BYTES // 2))
+    await store.keep_left_out("local", "c", [fold])
+    assert list(await store.left_out("local", "c")) == [fold.decision]
+    assert await store.left_out_text("local", "res_1") == fold.text
 
 
 async def test_a_conversation_without_left_out_results_is_empty(store: Store) -> None:

@@ -98,6 +98,7 @@ def check_messages(raw: bytes) -> None:
     """A request that was valid is valid afterwards, with the other members as they were."""
     (number,), body = choose(raw, len(FORMATS))
     projection = project_body(body, FORMATS[number])
+    projection.find_work()
     if projection.body is not body:
         before, after = json.loads(body), json.loads(projection.body)
         assert before.keys() == after.keys()

@@ -107,7 +107,7 @@ COMMANDS = (
         "say why the provider's prompt cache did not hold what was sent before",
     ),
     Command("fold report", "fold.report", "declare_report", "write a session as a document, to share it"),
-    Command("fold now", "fold.now", "declare_now", "fold the agent's finished work by hand, in the records alone"),
+    Command("fold now", "fold.now", "declare_now", "fold the agent's finished work by hand"),
     Command("fold rollback", "fold.rollback", "declare_rollback", "go back to where a branch began"),
     Command("fold search", "fold.search", "declare_search", "search the summaries of folded branches"),
     Command("fold tail", "fold.tail", "declare_tail", "follow events as they happen"),

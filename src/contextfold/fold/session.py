@@ -144,6 +144,8 @@ class State(NamedTuple):
     is_named: bool = False
     # The latest runs in which requests were sent, the last one last.
     runs: tuple[str, ...] = ()
+    # The proxy's id of the conversation of the last request.
+    proxied_id: str = ""
 
     @property
     def active(self) -> Branch | None:
@@ -354,7 +356,8 @@ class Replay:
                 self._put(_see_thread(thread, seen, event.work_tokens if seen is event.threads[-1] else None))
         if any(seen.tokens is not None for seen in event.threads):
             has_tools = self.state.has_tools or event.has_tools
-            self._change(last_request_n=event.n, host_tokens=event.host_tokens, has_tools=has_tools)
+            figures = {"last_request_n": event.n, "host_tokens": event.host_tokens, "has_tools": has_tools}
+            self._change(**figures, proxied_id=event.conversation)
 
     def _fold_branch(self, event: BranchFolded) -> None:
         branch = self._branch_of(event)

@@ -132,6 +132,11 @@ class LeftOutDecision(NamedTuple):
     project_path: str = ""
     session_id: str = ""
 
+    @property
+    def is_fold(self) -> bool:
+        """Whether a person folded the work in front of this call (`fold.messages.by_hand`); the id is the fold's."""
+        return self.result_id.startswith("br_")
+
 
 class ArchivedResult(NamedTuple):
     """A decision and the scrubbed text that it leaves out."""

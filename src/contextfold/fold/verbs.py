@@ -144,6 +144,8 @@ class FoldWork(Verb):
     summary_tokens: int
     redactions: int
     limits: SessionLimits
+    # The tokens that leave the next request, if that is known better than from the last one.
+    tokens: int | None = None
 
     @property
     def identity(self) -> Sequence[str]:
@@ -154,7 +156,8 @@ class FoldWork(Verb):
         if not work.operations and not work.tokens:
             raise BranchStateInvalid("Cannot fold: nothing was done since the last fold", {})
         _check_branch_count(state, self.limits)
-        summary = (first_line(self.summary), self.summary, self.summary_tokens, work.tokens, self.redactions)
+        tokens = work.tokens if self.tokens is None else self.tokens
+        summary = (first_line(self.summary), self.summary, self.summary_tokens, tokens, self.redactions)
         return [WorkFolded(state.revision + 1, at, self.branch_id, state.active_id, *summary, work.since)]
 
     def result(

@@ -212,7 +212,7 @@ class HttpApi:
         return await self._fold.roll_back_session(*_session(request), body, operation_id)
 
     async def fold(self, request: Request) -> JsonObject:
-        """Fold what the agent did since the user's last words, as `context_fold` does; the body is `{"message": …}`."""
+        """Fold what the agent did since the user's last words, also in later requests; the body: `{"message": …}`."""
         body = parse_object(await request.body())
         operation_id = caller_of(request.scope).operation_id
         return await self._fold.fold_session(*_session(request), body, operation_id)

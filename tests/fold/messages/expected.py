@@ -5,6 +5,7 @@ The expectation for the first messages of a history does not depend on later one
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,11 @@ from tests.fold.messages.scripts import REMINDER
 THOUGHTS = ("thinking", "redacted_thinking")
 PARTS = {"anthropic": "content", "gemini": "parts"}
 FOLD, KEEP, WAIT = "fold", "keep", "wait"
+BY_HAND = "br_00000000000d"
+SUMMARY = (
+    "[contextfold: folded by hand: All done.\n"
+    f'To see it: context_expand "{BY_HAND}", or run: context fold expand {BY_HAND}]'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,33 @@ def _possible_containers(folded: list[Closing], closing: Closing) -> list[Closin
     return [*earlier, *folded[index + 1 :]]
 
 
+def with_fold_by_hand(history: History) -> History:
+    """The history with a fold by hand after one of its turns, if there is one that can close it."""
+    ends = [indexes[-1] + 1 for _, indexes in _turns(history, len(history.messages)) if _can_close(history, indexes)]
+    # A host may append an instruction to the results.
+    ends += [end + 1 for end in ends if end < len(history.messages) and _is_instruction(history, end)]
+    folds = [replace(history, folded_at=end) for end in ends if end < len(history.messages)]
+    ready = [
+        each for each in folds if any(one.branch_id == BY_HAND for one in expected(each, each.folded_at + 1).closings)
+    ]
+    rng = random.Random(f"{history.seed} by hand")
+    return rng.choice(ready if ready and rng.random() < 0.8 else [history, *folds])
+
+
+def _is_instruction(history: History, index: int) -> bool:
+    return history.steps[history.step_indexes[index]].kind == "system" and not history.user_texts[index]
+
+
+def _can_close(history: History, indexes: list[int]) -> bool:
+    """Whether the last result of a turn may be replaced with a summary."""
+    step = history.steps[history.step_indexes[indexes[0]]]
+    call = step.calls[step.order[-1]]
+    is_plain = not (call.failed or call.picture or "context_" in call.name)
+    is_plain = is_plain and not any(history.user_texts[index] for index in indexes)
+    has_found = step.finds_tools and history.format == "anthropic"
+    return is_plain and not has_found and all(each.kind == "work" for each in step.calls)
+
+
 def expected(history: History, count: int | None = None) -> Expectation:
     count = len(history.messages) if count is None else count
     # The id of each open branch, and the first and the last message of the turn that opened it.
@@ -115,7 +148,28 @@ def expected(history: History, count: int | None = None) -> Expectation:
                     if is_unknown
                     else _with_verdict(history, closing, turn_thinks=step.thinks > 0, count=count)
                 )
+        by_hand = _close_by_hand(history, range(work, begin), count) if end == anchor_of(history) else None
+        if by_hand:
+            effect_end = end
+            closings.append(by_hand)
     return Expectation(tuple(closings), tuple(each[0] for each in stack), tuple(each[2] for each in stack))
+
+
+def anchor_of(history: History) -> int:
+    """The message with the result that a fold by hand replaces."""
+    return max((index for index in range(history.folded_at) if history.results[index]), default=-1)
+
+
+def _close_by_hand(history: History, work: range, count: int) -> Closing | None:
+    """The fold by hand of the work in front of the last turn then; None if nothing is left out, or not yet."""
+    # The model has written its next message before it sees the fold.
+    last = history.folded_at
+    closing = Closing(BY_HAND, "by hand", work.start, work.stop, last, last + 1, FOLD)
+    is_unknown = any(_is_unknown(history, n) for n in range(work.start, last))
+    if count <= last or is_unknown or not _dropped_ranges(history, closing):
+        return None
+    thinks = any(_message_has_thinking(history, n) for n in range(work.stop, last + 1))
+    return _with_verdict(history, closing, turn_thinks=thinks, count=count)
 
 
 def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
@@ -244,9 +298,12 @@ def sent_messages(history: History, count: int | None = None) -> list[Message]:
         index for closing in expectation.folded for dropped in _dropped_ranges(history, closing) for index in dropped
     }
     merges = history.format in PARTS
+    closed_by_hand = any(each.branch_id == BY_HAND and each.verdict == FOLD for each in expectation.closings)
     sent: list[Message] = []
     for index, message in enumerate(history.messages[:count]):
-        if index not in inside:
+        if closed_by_hand and index == anchor_of(history) and index not in inside:
+            sent.append(_with_summary(message, history.format))
+        elif index not in inside:
             is_bare = has_thinking(message) and any(first <= index < left_out_from for first, left_out_from in changes)
             sent.append(_without_thinking(message) if is_bare else message)
         elif merges and history.user_texts[index]:
@@ -255,6 +312,24 @@ def sent_messages(history: History, count: int | None = None) -> list[Message]:
         elif not merges and not is_dropped(history, index):
             sent.append(message)
     return sent
+
+
+def _with_summary(message: Message, format: str) -> Message:
+    """The message with the summary as its last result."""
+    if format == "openai-chat":
+        return {**message, "content": SUMMARY}
+    if format == "openai-responses":
+        return {**message, "output": SUMMARY}
+    parts = list(message[PARTS[format]])
+    at = max(n for n, part in enumerate(parts) if part.get("type") == "tool_result" or "functionResponse" in part)
+    if format == "anthropic":
+        parts[at] = {**parts[at], "content": SUMMARY}
+    else:
+        parts[at] = {
+            **parts[at],
+            "functionResponse": {**parts[at]["functionResponse"], "response": {"output": SUMMARY}},
+        }
+    return {**message, PARTS[format]: parts}
 
 
 def _without_thinking(message: Message) -> Message:

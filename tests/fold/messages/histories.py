@@ -62,6 +62,8 @@ class History:
     tail: bytes
     model: str
     binds_thinking: bool
+    # The number of messages after which a person folds the work, or 0.
+    folded_at: int = 0
 
     def body(self, count: int | None = None) -> bytes:
         return self.body_of(range(len(self.texts) if count is None else count))

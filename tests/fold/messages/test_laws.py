@@ -17,14 +17,23 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from contextfold.fold.messages import BodyProjection, Receipt, project, project_body
+from contextfold.fold.messages import BodyProjection, Receipt, Remembered, by_call, project, project_body
 from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
-from tests.fold.messages.expected import PARTS, expected, has_thinking, is_prompt, left_out, sent_messages
+from tests.fold.messages.expected import (
+    BY_HAND,
+    PARTS,
+    expected,
+    has_thinking,
+    is_prompt,
+    left_out,
+    sent_messages,
+    with_fold_by_hand,
+)
 from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, generate_history
 from tests.fold.messages.scripts import ANSWERS
 from tests.support.machine import times
@@ -54,11 +63,30 @@ def histories(format: Format, *, irregular_chance: float | None = None) -> Itera
         yield generate_history(format, f"{SEED}-{number}", irregular_chance=irregular_chance)
 
 
+def histories_with_folds_by_hand(format: Format) -> Iterator[History]:
+    """Every other history has a fold by hand."""
+    for number, history in enumerate(histories(format)):
+        yield with_fold_by_hand(history) if number % 2 else history
+
+
 def sent_by_library(history: History, count: int) -> list[Any]:
     messages: list[Any] = project(
-        history.messages[:count], history.format, binds_thinking=history.binds_thinking
+        history.messages[:count],
+        history.format,
+        binds_thinking=history.binds_thinking,
+        remembered=remembered(history, count),
     ).messages
     return messages
+
+
+def remembered(history: History, count: int) -> Remembered:
+    """What is remembered of the fold by hand."""
+    if not 0 < history.folded_at < count:
+        return Remembered()
+    work = body_projection(history, history.folded_at).find_work()
+    can_fold = any(each.branch_id == BY_HAND for each in expected(history, history.folded_at + 1).closings)
+    assert can_fold == (work is not None), str(history)
+    return Remembered(results=by_call((work.decide(BY_HAND, "All done."),) if work else ()))
 
 
 def body_projection(history: History, count: int | None = None) -> BodyProjection:
@@ -173,6 +201,10 @@ def law_prefix_is_stable(history: History, send: Send) -> int:
 def law_projection_is_idempotent(history: History, send: Send) -> int:
     members = json.loads(history.body())
     for count in lengths_to_check(history):
+        later = [call.kind for results in history.results[history.folded_at : count] for _, call in results]
+        if history.folded_at and "fold" in later:
+            # Only what is remembered of a fold by hand says where the work of such a fold begins.
+            continue
         once = json.dumps(members | {LIST[history.format]: send(history, count)}).encode()
         assert project_body(once, history.format).body is once, f"{history} at {count}"
     return 1
@@ -231,7 +263,7 @@ LAWS = (
 def test_the_projection_obeys_every_law(format: Format) -> None:
     """All laws share one history and one projection of each length."""
     obeyed: Counter[str] = Counter()
-    for history in histories(format):
+    for history in histories_with_folds_by_hand(format):
         sent_of: dict[int, list[Any]] = {}
 
         def send(history: History, count: int, sent_of: dict[int, list[Any]] = sent_of) -> list[Any]:
@@ -304,6 +336,10 @@ def ignores_shared_turns(history: History, count: int) -> list[Any]:
     return list(history.messages[:count]) if shared else sent_by_library(history, count)
 
 
+def ignores_folds_by_hand(history: History, count: int) -> list[Any]:
+    return sent_by_library(replace(history, folded_at=0), count)
+
+
 def ignores_folds(history: History, count: int) -> list[Any]:
     folds = any(each.kind == "fold" for each in expected(history, count).folded)
     return list(history.messages[:count]) if folds else sent_by_library(history, count)
@@ -349,6 +385,7 @@ BREACHES = [
     *(Breach(law_user_texts_are_sent, format, drops_answers) for format in FORMATS),
     *(Breach(law_expected_messages_are_sent, format, ignores_shared_turns) for format in FORMATS),
     *(Breach(law_expected_messages_are_sent, format, ignores_folds) for format in FORMATS),
+    *(Breach(law_expected_messages_are_sent, format, ignores_folds_by_hand) for format in FORMATS),
     *(Breach(law_prefix_is_stable, format, unfolds_later) for format in FORMATS),
     *(Breach(law_projection_is_idempotent, format, folds_half) for format in FORMATS),
     Breach(law_expected_messages_are_sent, "anthropic", drops_found_tools),
@@ -363,7 +400,7 @@ BREACHES = [
 def test_a_law_detects_a_planted_breach(breach: Breach) -> None:
     def check() -> None:
         for number in range(BREACH_COUNT):
-            breach.law(generate_history(breach.format, f"breach {number}"), breach.send)
+            breach.law(with_fold_by_hand(generate_history(breach.format, f"breach {number}")), breach.send)
 
     with pytest.raises(AssertionError):
         check()

@@ -276,6 +276,9 @@ def law_hostile_requests_pass(format: Format, seed: str, projector: Projector) -
     projected = projector.body(body, format)
     check_receipt(projected.receipt, replay)
     members = parsed_strictly(body)
+    if work := projected.find_work():
+        by_hand = Remembered(results=by_call((work.decide("br_1", "Done."),)))
+        assert not projector.body(body, format, by_hand).receipt.folds[len(projected.receipt.folds) :], replay
     listed = members.get(LIST[format]) if isinstance(members, dict) else None
     if members is not None:
         # The library must not raise an error either.

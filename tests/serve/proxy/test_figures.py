@@ -159,6 +159,8 @@ class Conversation:
         # The folds of the conversation from which it was forked, and those that may be undone.
         self.folds_before: dict[str, int] = {}
         self.undoable: list[str] = []
+        # The folds that a person has made, of which the messages say nothing.
+        self.by_hand: list[str] = []
         self.left_out: dict[str, int] = {}
         self.extra_requests = 0
 
@@ -251,13 +253,30 @@ class Conversation:
         self.new_fold = (answer["branch_id"], tokens, len(self.messages) - len(received) + len(work))
         return text
 
+    def fold_by_hand(self) -> None:
+        """A person folds: the turns in front of the last result that was sent go, and the summary replaces it."""
+        self.read()
+        self.read()
+        self.read()
+        received = self.received[self.api.member]
+        # The model's last call, and its result, are not sent yet; the turn before is the one with the summary.
+        work = received[len(received) - (len(self.messages) - self.work_start) + 2 : -2]
+        ((call_id, _),) = list(self.api.results_in({self.api.member: received[-1:]}))
+        tokens = -(-sum(size(message) + 1 for message in work) // 4) + -(-size(self.texts[call_id]) // 4)
+        answer = self.day.ask_session(self, "fold", message=f"By hand: {self.host_id} {self.agent} {self.calls}.")
+        assert answer["requests"]["tokens"] == answer["summary"]["tokens_folded"] == tokens, self
+        self.new_fold = (answer["branch_id"], tokens, len(self.messages) - 2 - len(received) + len(work))
+        self.work_start = len(self.messages) - 2
+        self.by_hand.append(answer["branch_id"])
+        self.read()
+
     def undo(self) -> None:
         """A person undoes a fold and those after it. What requests leave out does not come back."""
         if self.undoable:
             # The last fold is in a request before.
             self.read()
             at = self.dice.randrange(len(self.undoable))
-            self.day.undo(self, self.undoable[at])
+            self.day.ask_session(self, "rollback", branch_id=self.undoable[at])
             del self.undoable[at:]
             self.read()
 
@@ -271,14 +290,17 @@ class Conversation:
         fork.model, fork.tools = self.model, self.tools
         known = self.folds_before | {fold_id: tokens for fold_id, (tokens, _) in self.folds.items()}
         texts = json.dumps(self.messages)
-        fork.folds_before = {fold_id: tokens for fold_id, tokens in known.items() if fold_id in texts}
+        fork.by_hand = list(self.by_hand)
+        fork.folds_before = {
+            fold_id: tokens for fold_id, tokens in known.items() if fold_id in texts or fold_id in self.by_hand
+        }
         fork.prompt()
         return fork
 
     def compact(self) -> None:
         # The last fold is in a request before.
         self.read()
-        self.messages = []
+        self.messages, self.by_hand = [], []
         self.prompt("What was done so far: a lot.")
 
     def title(self) -> None:
@@ -324,12 +346,12 @@ class Day:
     def get(self, path: str) -> Any:
         return self._ask("GET", path)
 
-    def undo(self, conversation: Conversation, fold_id: str) -> None:
+    def ask_session(self, conversation: Conversation, action: str, **members: str) -> Any:
         named = (conversation.host_id, conversation.agent)
         rows = self.get("/v1/sessions?limit=100")["sessions"]
         (session_id,) = [row["session_id"] for row in rows if (row["conversation"], row["agent"] or "") == named]
-        body = json.dumps({"branch_id": fold_id}).encode()
-        self._ask("POST", f"/v1/sessions/{session_id}/rollback", body, content_type="application/json")
+        body = json.dumps(members).encode()
+        return self._ask("POST", f"/v1/sessions/{session_id}/{action}", body, content_type="application/json")
 
     # ---- requests
 
@@ -380,7 +402,7 @@ class Day:
         name = self.dice.choice(
             [
                 *("read", "read", "read", "fold", "fold", "prompt", "compact", "title", "abort", "change_model"),
-                *("go_on_in_another_run", "pause", "clear", "fork", "undo"),
+                *("go_on_in_another_run", "pause", "clear", "fork", "undo", "fold_by_hand"),
             ]
         )
         if name == "pause":

@@ -1,13 +1,14 @@
-"""`context fold now` folds by hand, in the records of this program, what an agent has done.
+"""`context fold now` folds by hand what an agent has done, for a model that does not fold by itself.
 
-A request leaves out only what a call of `context_fold` in it closes, because every later request must leave out the
-same. A fold by hand is in no request, so it saves nothing there, and says so.
+Behind the proxy, the next requests leave it out (`fold.messages.by_hand`). Where that is not possible, the fold is in
+the records alone, and the command says so.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.fold.session_access import project_of, write
@@ -27,10 +28,10 @@ SESSIONS_READ = 100
 def declare_now(parser: CommandParser) -> None:
     parser.describe(
         """
-        Fold the finished work of the agent that runs in this folder, in the records of contextfold: what
-        it has done since the user's last words, or since the last fold, gets your summary, by which
-        `context recall` finds it, and stays readable (`context fold expand`). The agent's requests stay
-        as they are; to make them smaller, ask the agent to call context_fold. The daemon must be running.
+        Fold the finished work of the agent that runs in this folder: what it has done since the user's
+        last words, or since the last fold, gets your summary, by which `context recall` finds it, and
+        stays readable (`context fold expand`). If the agent's requests pass through the proxy, the next
+        ones have the summary instead; the command says whether they can. The daemon must be running.
         Inside an agent that `context run` has started it finds the daemon of that run; in Claude Code,
         type it after an exclamation mark.
         """,
@@ -64,8 +65,18 @@ def run_now(args: argparse.Namespace) -> int:
     else:
         screen, summary = stdout_screen(), answer["summary"]
         write(screen.lines(f"folded {screen.figure(summary['tokens_folded'])} tokens as {answer['branch_id']}"))
-        print_note("requests still have this work: only a call of context_fold by the model takes it out of them")
+        print_note(_describe_requests(answer["requests"]))
     return EXIT_OK
+
+
+def _describe_requests(left_out: dict[str, Any] | None) -> str:
+    if left_out is None:
+        return (
+            "requests still have this work: only the records have the fold. Requests can leave out what ends the last "
+            "one that passed through the daemon's proxy, from two turns with tools on (docs/proxy.md)"
+        )
+    when = "your next message" if left_out["may_wait"] else "the next request"
+    return f"from {when} on, requests leave these tokens out and have the summary instead"
 
 
 def _running_session(client: DaemonClient, args: argparse.Namespace) -> str:

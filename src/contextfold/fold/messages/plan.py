@@ -45,7 +45,10 @@ class Plan:
 
 
 def make_plan(walk: Walk, api: Api, left_out: Sequence[LeftOutPart], *, binds_thinking: bool) -> Plan:
-    folded, skipped, without_thinking = _choose_ranges(walk, left_out, binds_thinking=binds_thinking)
+    others = [part for part in left_out if not part.decision.is_fold]
+    folded, skipped, without_thinking = _choose_ranges(walk, others, binds_thinking=binds_thinking)
+    folds = {fold_range.branch_id for fold_range in folded}
+    left_out = [part for part in left_out if not part.decision.is_fold or part.decision.result_id in folds]
     # Words that cannot stay where they are move to the message before the range.
     moves_words = api.has_alternating_roles
     staying = (Fate.STAYS,) if moves_words else (Fate.STAYS, Fate.WORDS)
@@ -79,6 +82,9 @@ def _choose_ranges(
     # The index of the first message that each change concerns, and the number of messages when it was made.
     changes = [(part.place, part.decision.messages) for part in left_out] if binds_thinking else []
     for fold_range in walk.ranges:
+        if fold_range.by_hand and walk.count < fold_range.decided:
+            # The host repeats a request that it sent before the fold.
+            continue
         flaw = fold_range.flaw
         if not flaw and binds_thinking:
             folded_at = _fold_time(walk, fold_range)
@@ -98,7 +104,11 @@ def _choose_ranges(
 def _fold_time(walk: Walk, fold_range: FoldRange) -> int | None:
     """The number of messages with which a range is folded: at once, or after the user's next words; None if not yet."""
     folded_at = fold_range.decided
-    if fold_range.thinks:
+    thinks = fold_range.thinks
+    if fold_range.by_hand:
+        # Since the range, everything up to the decision was made in one tool loop, behind the unchanged messages.
+        thinks = thinks or bisect_left(walk.thinking, fold_range.end) < bisect_left(walk.thinking, folded_at)
+    if thinks:
         number = bisect_left(walk.prompts, fold_range.decided)
         if number == len(walk.prompts):
             return None

@@ -13,6 +13,7 @@ from typing import Any
 
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis import Format, api_of, read_facts
+from contextfold.fold.messages.by_hand import FOLDED, find_folds, note_outcomes
 from contextfold.fold.messages.cold_results import (
     AFTER_A_PAUSE,
     NOTHING_REMEMBERED,
@@ -80,7 +81,8 @@ class Projection:
     @property
     def outcomes(self) -> Mapping[str, CallOutcome]:
         """The outcomes of our calls by call id, to be stored for later requests of the conversation."""
-        return self.details.walk.outcomes
+        by_hand = (each.branch_id for each in self.details.plan.folded if each.by_hand)
+        return {**self.details.walk.outcomes, **note_outcomes(by_hand, FOLDED)}
 
     def has_words(self, place: int) -> bool:
         """Whether the user wrote a part of a message."""
@@ -99,8 +101,9 @@ class Projection:
 
     @property
     def left_out_parts(self) -> list[LeftOutPart]:
-        """The same, each with its place."""
-        return [part for part in self.details.left_out if not is_inside(part.place, self.details.plan.folded)]
+        """The same, each with its place. The result that a fold by hand replaces counts as a part of the fold."""
+        parts = (part for part in self.details.left_out if not part.decision.is_fold)
+        return [part for part in parts if not is_inside(part.place, self.details.plan.folded)]
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         """The tokens that are sent before the first stub of these results; None if none of them is sent."""
@@ -128,8 +131,9 @@ class Projection:
         details = self.details
         seen, folded = list_results(details.facts), details.plan.folded
         gone = {(remembered_id(part.decision.call_id), part.decision.text_hash) for part in details.left_out}
+        by_hand = {part.place for part in details.left_out if part.decision.is_fold}
         for each in seen:
-            if is_inside(each.place, folded):
+            if is_inside(each.place, folded) or each.place in by_hand:
                 texts = [each.text, *each.arguments.values()]
                 gone |= {(remembered_id(each.call_id), hash_text(text)) for text in texts if isinstance(text, str)}
         if details.binds_thinking:
@@ -182,8 +186,10 @@ def project_and_encode(
     `other_bytes` is the size of the rest of the request, which counts as tokens in the receipt.
     """
     facts = read_facts(messages, api)
-    walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools, messages)))
-    left_out = find_left_out(facts, walk, remembered)
+    folds = find_folds(facts, remembered)
+    by_hand = {place: parts[0].decision for place, parts in folds.items()}
+    walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools, messages)), by_hand)
+    left_out = [*find_left_out(facts, walk, remembered), *(part for parts in folds.values() for part in parts)]
     plan = make_plan(walk, api, left_out, binds_thinking=binds_thinking)
     rewritten = rewrite_messages(messages, plan, api)
     encoded = [encode_message(message) for message in messages]

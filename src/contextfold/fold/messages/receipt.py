@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from contextfold.common.tokens import tokens_of
+from contextfold.fold.messages.cold_results import LeftOutPart
 from contextfold.fold.messages.plan import Plan
 from contextfold.fold.messages.walk import Walk, is_inside
 
@@ -109,7 +110,7 @@ def make_receipt(
         messages_before=walk.count,
         messages_after=walk.count - sum(fold.messages for fold in folds),
         turns_dropped=sum(fold.turns for fold in folds),
-        results_left_out=sum(len(rewrite.stubs) for rewrite in plan.rewrites.values()),
+        results_left_out=sum(not part.decision.is_fold for part in _list_stubs(plan)),
         first_changed=min(changed, default=None),
         folds=tuple(folds),
         skipped=tuple(skipped),
@@ -141,7 +142,13 @@ def _list_folds(walk: Walk, plan: Plan, weights: Sequence[int], sent: Sequence[i
             fold = Fold(fold_range.branch_id, first, number, turns, tokens_of(max(0, weight)), tokens_of(in_front))
         folds.append(fold)
         seen = first
-    return folds
+    # A summary by hand is in the place of a result.
+    replaced = {part.decision.result_id: part.decision.tokens for part in _list_stubs(plan) if part.decision.is_fold}
+    return [replace(fold, tokens=fold.tokens + replaced.get(fold.branch_id, 0)) for fold in folds]
+
+
+def _list_stubs(plan: Plan) -> list[LeftOutPart]:
+    return [part for rewrite in plan.rewrites.values() for part in rewrite.stubs]
 
 
 def _divide(walk: Walk, sent: Sequence[int], rest: int) -> Iterator[Span]:

@@ -21,10 +21,11 @@ from typing import Any
 from contextfold.common.canonical import DEPTH_MAX
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis import Format, api_of
+from contextfold.fold.messages.by_hand import Work, find_last_call, hash_call
 from contextfold.fold.messages.cache_life import find_cache_life_s
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, Remembered
 from contextfold.fold.messages.facts import Api, Members, block_members
-from contextfold.fold.messages.own_tools import is_marked, list_definitions, select_our_tools
+from contextfold.fold.messages.own_tools import is_marked, list_definitions, remembered_id, select_our_tools
 from contextfold.fold.messages.plan import words_of
 from contextfold.fold.messages.projection import NO_MESSAGES, Projection, make_empty_projection, project_and_encode
 from contextfold.fold.messages.walk import Fate
@@ -201,10 +202,27 @@ class BodyProjection(Projection):
 
     def removable_tokens(self, branch_id: str | None = None) -> int:
         """The tokens that a return from an open branch would take from the next request; without one, a fold."""
-        walk, weights = self.details.walk, self.details.sent_weights
+        walk = self.details.walk
         starts = [branch.start for branch in walk.open if branch.branch_id == branch_id]
+        return self._weigh(walk.list_removable(starts[0] if starts else walk.work_start))
+
+    def find_work(self) -> Work | None:
+        """What a fold by hand would leave out of the next request; None if it is not possible."""
+        walk, facts = self.details.walk, self.details.facts
+        found = find_last_call(facts, walk)
+        removable = [place for place in walk.list_removable(walk.work_start) if place < walk.turns[-1]] if found else []
+        if found is None or not removable:
+            return None
+        call, text = found
+        text_tokens = tokens_of(len(encode_json(text)))
+        tokens, may_wait = self._weigh(removable) + text_tokens, self.details.binds_thinking
+        return Work(remembered_id(call.id), hash_call(call), walk.count + 1, text, text_tokens, tokens, may_wait)
+
+    def _weigh(self, places: Sequence[int]) -> int:
+        """The tokens of messages without the user's words."""
+        walk, weights = self.details.walk, self.details.sent_weights
         weight = 0
-        for place in walk.list_removable(starts[0] if starts else walk.work_start):
+        for place in places:
             weight += weights[place]
             if walk.fates[place] is Fate.MIXED:
                 words = words_of(block_members(self.parsed.messages[place]), api_of(self.parsed.format))

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from contextfold.fold.messages.facts import Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result, remembered_id
 from contextfold.fold.messages.user_words import has_user_words
+from contextfold.fold.store import LeftOutDecision
 
 # At most this many branches are open at once; further ones are not folded.
 OPEN_MAX = 256
@@ -78,6 +79,8 @@ class FoldRange(NamedTuple):
     flaw: str = ""
     # Whether that turn, or a turn inside the range that stays, has thinking of the current tool loop.
     thinks: bool = False
+    # Whether a person folded it (`by_hand`). Then it is decided when the history has so many messages.
+    by_hand: bool = False
 
 
 class Unfolded(NamedTuple):
@@ -94,6 +97,8 @@ class Walk:
     remembered: Mapping[str, CallOutcome] = field(default_factory=dict)
     # The names of tools that are ours according to the request's list of tools.
     confirmed: Collection[str] = frozenset()
+    # The folds by hand, by the place of the result that closes them.
+    by_hand: Mapping[int, LeftOutDecision] = field(default_factory=dict)
 
     # The open branches, the outermost first.
     open: list[BranchPoint] = field(default_factory=list)
@@ -160,7 +165,7 @@ class Walk:
             self.fates.append(Fate.MIXED if has_words else Fate.GOES)
             says_words = self._add_results(place, fact.results)
             self._keep_turn(place + 1, is_needed=says_words or fact.finds_tools)
-            self._complete_turn()
+            self._complete_turn(place)
             has_words = has_words or says_words
         else:
             self.fates.append(Fate.WORDS if has_words else Fate.GOES)
@@ -173,6 +178,11 @@ class Walk:
     def work_start(self) -> int:
         """The first message of the work that a fold would leave out now; the number of messages if there is none."""
         return self._work_start if self._work_start >= self._since else self.count
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all calls have results."""
+        return not self._pending
 
     def list_removable(self, start: int) -> list[int]:
         """The messages from `start` on that a fold would leave out now, at least in part."""
@@ -240,10 +250,18 @@ class Walk:
         elif is_needed and turn >= 0:
             self._kept.append((turn, end))
 
-    def _complete_turn(self) -> None:
-        """Apply the outcomes of our calls when all calls of the turn have results."""
-        if self._ours and not self._pending:
+    def _complete_turn(self, place: int) -> None:
+        """Apply the outcomes of our calls, and a fold by hand, when all calls of the turn have results."""
+        if self._pending:
+            return
+        if self._ours:
             self._apply_outcomes("")
+        start, turn = self.work_start, self.turns[-1] if self.turns else 0
+        if place in self.by_hand and start < turn:
+            flaw = APART if self._is_apart else self._flaw if self._flaw_at >= turn else ""
+            fold = self.by_hand[place]
+            self._close_range(FoldRange(fold.result_id, start, turn, fold.messages, flaw, by_hand=True))
+            self._since = place + 1
 
     def _apply_outcomes(self, flaw: str) -> None:
         """Apply the outcomes of our calls after all calls of the turn are answered, or never will be."""
@@ -345,8 +363,13 @@ def add_outermost(outermost: list[FoldRange], fold_range: FoldRange) -> None:
     outermost.append(fold_range)
 
 
-def walk_messages(facts: Iterable[Fact], remembered: Mapping[str, CallOutcome], confirmed: Collection[str]) -> Walk:
-    walk = Walk(remembered, confirmed)
+def walk_messages(
+    facts: Iterable[Fact],
+    remembered: Mapping[str, CallOutcome],
+    confirmed: Collection[str],
+    by_hand: Mapping[int, LeftOutDecision],
+) -> Walk:
+    walk = Walk(remembered, confirmed, by_hand)
     for fact in facts:
         walk.take(fact)
     return walk

@@ -24,6 +24,7 @@ from contextfold.common.canonical import encode
 from contextfold.errors import ContextError
 from contextfold.fold.events import timestamp
 from contextfold.fold.messages import CallOutcome, merged_outcomes
+from contextfold.fold.messages.own_tools import remembered_id
 from contextfold.fold.store import (
     AMBIGUOUS_OUTCOME,
     ArchivedResult,
@@ -63,6 +64,11 @@ class ConversationRecord:
     # Whether it has everything that was in the store when it was last read.
     is_whole: bool = field(default=False, compare=False)
 
+    @property
+    def has_new_fold(self) -> bool:
+        """Whether a fold by hand was not yet sent, so that another process may undo it."""
+        return any(each.is_fold and remembered_id(each.result_id) not in self.outcomes for each in self.results)
+
     def merge(self, known: ConversationRecord) -> ConversationRecord:
         """Both records of a conversation. The results of this one take precedence."""
         results = {(each.call_id, each.text_hash): each for each in (*known.results, *self.results)}
@@ -94,7 +100,12 @@ class ConversationRecords:
         if cached is not None and not cached.is_whole:
             # Its results are not known here.
             cached = None
-        if cached and cached.noted_at is not None and 0 <= self._clock() - cached.noted_at < self._fresh_s:
+        if (
+            cached
+            and not cached.has_new_fold
+            and cached.noted_at is not None
+            and 0 <= self._clock() - cached.noted_at < self._fresh_s
+        ):
             return cached
         try:
             async with asyncio.timeout(timeout_s):
@@ -160,7 +171,7 @@ class ConversationRecords:
         if not new and not is_longer and known.noted_at is not None and _second(at) == _second(known.noted_at):
             # The store has this second already.
             return
-        texts = {call_id: _encode_outcome(each) for call_id, each in new.items()}
+        texts = {call_id: encode_outcome(each) for call_id, each in new.items()}
         noted = ProxiedConversation(_timestamp(at), texts, math.floor(cache_life_s))
         noted_at: float | None = None
         try:
@@ -181,7 +192,7 @@ def _stored_record(decisions: Iterable[LeftOutDecision], noted: ProxiedConversat
     return ConversationRecord(results, outcomes, last_request_at, noted.cache_life_s, is_whole=True)
 
 
-def _encode_outcome(outcome: CallOutcome) -> str:
+def encode_outcome(outcome: CallOutcome) -> str:
     """Encode an outcome; an ambiguous one as an empty text, so that the store merges it in the same way."""
     if not outcome.verb:
         return AMBIGUOUS_OUTCOME

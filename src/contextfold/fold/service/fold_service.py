@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import dropwhile
 from typing import Any, Protocol
 
 from contextfold.common.answer_format import TEXT
@@ -31,9 +32,11 @@ from contextfold.errors import (
 from contextfold.fold import tool_calls
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted
+from contextfold.fold.messages.by_hand import UNDONE, Work, note_outcomes
 from contextfold.fold.policy import Advice, FoldPolicy, GivenAdvice, choose_advice
 from contextfold.fold.project import Caller, Conversation, Project, Target, display_path, hash_text, target_of
 from contextfold.fold.sent_request import ScrubbedText
+from contextfold.fold.service.conversation_records import encode_outcome
 from contextfold.fold.service.conversations import Conversations
 from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Activity, Reports
@@ -41,7 +44,15 @@ from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.service.stored_sessions import read_page
 from contextfold.fold.session import EMPTY, State
-from contextfold.fold.store import ArchivedThread, Operation, SessionKey, Store, WatchedEvent
+from contextfold.fold.store import (
+    ArchivedThread,
+    LeftOutDecision,
+    Operation,
+    ProxiedConversation,
+    SessionKey,
+    Store,
+    WatchedEvent,
+)
 from contextfold.fold.tool_calls import (
     DESCRIPTION_LENGTH_MAX,
     MESSAGE_LENGTH_MAX,
@@ -87,6 +98,14 @@ class TextScrubber(Protocol):
     def scrub(self, text: str) -> ScrubbedText: ...
 
 
+class RequestFolding(Protocol):
+    """Leaves work that a person folds out of the requests of a conversation."""
+
+    async def find_work(self, owner: str, conversation: str) -> Work | None: ...
+
+    async def leave_work_out(self, owner: str, conversation: str, work: Work, decision: LeftOutDecision) -> bool: ...
+
+
 class FoldService:
     def __init__(
         self,
@@ -116,6 +135,8 @@ class FoldService:
         self.conversations = Conversations(
             store, self.sessions.look, clock=lambda: clock().timestamp(), idle_s=self.policy.idle_s
         )
+        # Set by the proxy.
+        self.request_folding: RequestFolding | None = None
         # A thread is started when there is the first text for it.
         self._scrub_threads = ThreadPoolExecutor(SCRUB_THREADS, "contextfold-scrub")
         self._scrub_long_threads = ThreadPoolExecutor(SCRUB_LONG_THREADS, "contextfold-scrub-long")
@@ -172,21 +193,35 @@ class FoldService:
         verb = ReturnBranch(branch_id, summary.text, self.count(message), summary.redactions)
         return await self.change(target, verb, caller.operation_id)
 
-    async def fold_work(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    async def fold_work(self, caller: Caller, arguments: Arguments, *, tokens: int | None = None) -> VerbOutcome:
         fields = ArgumentFields(arguments, "message", "project_path")
         message = fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False)
         target = target_of(caller, fields.optional_project())
         (summary,) = await self.scrub(message)
-        tokens = self.count(message)
-        verb = FoldWork(self._new_id("br"), summary.text, tokens, summary.redactions, self.policy.limits)
+        figures = (summary.text, self.count(message), summary.redactions)
+        verb = FoldWork(self._new_id("br"), *figures, self.policy.limits, tokens)
         return await self.change(target, verb, caller.operation_id)
 
     async def fold_session(
         self, owner: str, session_id: str, arguments: Arguments, operation_id: str | None = None
     ) -> Mapping[str, Any]:
-        """The result of a fold by a person, in a session that was found in a list, for a model that does not fold."""
+        """The result of a fold by a person, in a session that was found in a list, for a model that does not fold.
+
+        Its member `requests` has the tokens that later requests leave out, or is null if they stay as they are.
+        """
+        await self.conversations.wait_for_arriving(owner)
         found = await self.find(owner, session_id)
-        return (await self.fold_work(Caller(owner, None, operation_id, session=found.target), arguments)).answer
+        folding, conversation = self.request_folding, found.state.proxied_id
+        work = await folding.find_work(owner, conversation) if folding else None
+        caller = Caller(owner, None, operation_id, session=found.target)
+        outcome = await self.fold_work(caller, arguments, tokens=work.tokens if work else None)
+        requests: JsonObject | None = None
+        if folding and work:
+            (summary,) = await self.scrub(str(arguments["message"]))
+            decision = work.decide(outcome.answer["branch_id"], summary.text)
+            if await folding.leave_work_out(owner, conversation, work, decision):
+                requests = {"tokens": work.tokens, "may_wait": work.may_wait}
+        return {**outcome.answer, "requests": requests}
 
     async def record(self, caller: Caller, arguments: Arguments, source: str = "reported") -> VerbOutcome:
         fields = ArgumentFields(arguments, "project_path", "type", "content", "tokens", "failed")
@@ -396,11 +431,22 @@ class FoldService:
         if operation_id is not None:
             operation = Operation(hash_text(check_operation_id(operation_id)), hash_text(encode(verb.identity)))
         await self.reports.settle(target.key)
+        if isinstance(verb, RollBack):
+            await self._take_folds_back(target.key, verb)
         outcome = await self._commit(target, verb, operation)
         # The answer has the advice as a suggestion (`_health`), so that it counts as given.
         if outcome.events and verb.has_health and (advice := self._suggestion(outcome.state)):
             self._given_advice.add(outcome.state, advice)
         return outcome
+
+    async def _take_folds_back(self, key: SessionKey, verb: RollBack) -> None:
+        """Undo folds by hand that no request has left out yet. The others stay in requests, as every fold does."""
+        state = await self.sessions.look(key)
+        later = dropwhile(lambda each: each.id != verb.branch_id, state.branches.values())
+        new = [each.id for each in later if each.folded_afterwards_n and each.id not in state.folds_seen]
+        if new and state.proxied_id:
+            undone = {call_id: encode_outcome(each) for call_id, each in note_outcomes(new, UNDONE).items()}
+            await self.store.note_conversation(key.owner, state.proxied_id, ProxiedConversation("", undone))
 
     async def _commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
         """Change a session without waiting for what was reported for it."""

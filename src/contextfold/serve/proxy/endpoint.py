@@ -134,6 +134,7 @@ class Proxy:
             clock=clock,
             prices=fold.policy.ledger_prices,
         )
+        fold.request_folding = self._folding
         upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
         self._endpoints = [
             ProviderEndpoint(name, Provider(upstream), self._folding, self._reports, metrics)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from contextfold.errors import ContextError, place_of
 from contextfold.fold.events import MissCause, PrefixMiss
@@ -31,6 +32,7 @@ from contextfold.fold.messages import (
     project_request,
 )
 from contextfold.fold.messages.batches import choose_batch, pays_if_undone
+from contextfold.fold.messages.by_hand import Work
 from contextfold.fold.messages.cache_life import SHORTEST_S, find_life_in_usage
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES, stub_of
 from contextfold.fold.messages.prefix_miss import Comparison, compare_with
@@ -49,6 +51,7 @@ from contextfold.fold.service.conversation_records import (
     ConversationRecords,
     ResultOrigin,
 )
+from contextfold.fold.service.conversations import KnownConversation
 from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -73,6 +76,11 @@ FORKS_SEARCHED_MAX = 100
 FORKED_MESSAGES = 3
 # Stored times are rounded up to seconds.
 CLOCK_S = 1.0
+# So many conversations can be folded by hand, the latest ones, if the line with the summary is not longer: NATS keeps
+# it in a header, which may have 64 KiB with all escapes.
+WORKS_MAX, SUMMARY_MAX_BYTES = 100, 16_384
+# A command waits for the response to the last request at most so long.
+WORK_WAIT_S = 20.0
 COLD_SETTINGS = {"cold": ColdSettings(), "auto": AUTO, "batches": BATCHES}
 
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
@@ -82,6 +90,13 @@ STORE_AWAY = "store_unavailable"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED, STORE_AWAY)
 
 Answer = TypeVar("Answer")
+
+
+class NotedWork(NamedTuple):
+    """What a conversation's last request could leave out, and the conversation when that request is recorded."""
+
+    work: Work
+    reported: asyncio.Future[KnownConversation | None]
 
 
 class RequestFolding:
@@ -107,6 +122,9 @@ class RequestFolding:
         self._fold_results, self._prompt_cache_s = settings.fold_results, float(settings.prompt_cache_s) or None
         self._sent = SentConversations()
         self._recordings: set[asyncio.Task[None]] = set()
+        # What could be folded by hand in the latest conversations, and where that is being stored.
+        self._works: OrderedDict[tuple[str, str], NotedWork] = OrderedDict()
+        self._leaving_out: dict[tuple[str, str], asyncio.Event] = {}
         self._threads = ThreadPoolExecutor(THREADS, "contextfold-project")
         self.budget = ByteBudget()
 
@@ -164,7 +182,7 @@ class RequestFolding:
         """Fold a request that has arrived completely."""
         parsed = await self._work(request, partial(parse_request, body, format))
         request.conversation = conversation_of(request.given_headers, parsed)
-        record = await self._load_record(request)
+        record = await self._load_record(request, has_tools=bool(parsed.members.get("tools")))
         projection = await self._project_with(request, parsed, record, record.results)
         # A request that only counts tokens changes nothing that is known of its conversation.
         conversation = request.conversation.id if request.conversation and not request.is_count else None
@@ -184,6 +202,7 @@ class RequestFolding:
         if parsed.reason:
             self._note_unread(request)
         elif conversation is not None:
+            await self._note_work(request, conversation, projection)
             await self._note_prefix(request, conversation, record, projection)
 
     async def _project_with(
@@ -208,10 +227,16 @@ class RequestFolding:
 
     # ---- the record of a conversation, and results that are left out after a pause
 
-    async def _load_record(self, request: ProxiedRequest) -> ConversationRecord:
+    async def _load_record(self, request: ProxiedRequest, *, has_tools: bool) -> ConversationRecord:
         """The record of a conversation; an empty one if the store is unavailable."""
         if request.conversation is None:
             return NEW_CONVERSATION
+        key = (request.owner, request.conversation.id)
+        if leaving_out := self._leaving_out.get(key):
+            await leaving_out.wait()
+        if has_tools and not request.is_count:
+            # What it leaves out is decided with what is known now.
+            self._works.pop(key, None)
         try:
             return await self._records.load(request.owner, request.conversation.id, timeout_s=STORE_S)
         except Exception as problem:
@@ -477,6 +502,58 @@ class RequestFolding:
             log_failure("proxy.results_not_stored", problem)
             request.lacks_record = True
             return record.results
+
+    # ---- work that a person folds
+
+    async def _note_work(self, request: ProxiedRequest, conversation: str, projection: BodyProjection) -> None:
+        if not projection.parsed.members.get("tools"):
+            # A request beside the conversation, like one for a title.
+            return
+        work = await self._work(request, projection.find_work)
+        if work is not None and not request.lacks_record:
+            self._works[request.owner, conversation] = NotedWork(work, request.reported)
+            if len(self._works) > WORKS_MAX:
+                self._works.popitem(last=False)
+
+    async def find_work(self, owner: str, conversation: str) -> Work | None:
+        """What a fold by hand would leave out of the next request; None if nothing, or if it is not known here.
+
+        Waits until the last request is in the records: so are then all messages that are left out.
+        """
+        noted = self._works.get((owner, conversation))
+        if noted is None:
+            return None
+        await asyncio.wait([noted.reported], timeout=WORK_WAIT_S)
+        is_recorded = noted.reported.done() and not noted.reported.cancelled() and noted.reported.result() is not None
+        return noted.work if is_recorded else None
+
+    async def leave_work_out(self, owner: str, conversation: str, work: Work, decision: LeftOutDecision) -> bool:
+        """Leave work out of every later request; returns whether that was stored. Requests wait for it meanwhile."""
+        key = owner, conversation
+        (scrubbed,) = await self._scrub(work.text)
+        is_long = len(decision.stub.encode("utf-8", "surrogatepass")) > SUMMARY_MAX_BYTES
+        noted = self._works.get(key)
+        has_gone_on = noted is None or noted.work is not work
+        if is_long or scrubbed.redactions or has_gone_on or key in self._leaving_out:
+            return False
+        self._leaving_out[key] = asyncio.Event()
+        try:
+            async with asyncio.timeout(STORE_S):
+                record = await self._records.load(owner, conversation)
+                if any(each.result_id == decision.result_id for each in record.results):
+                    # The call is repeated.
+                    return True
+                sent = self._sent.get(owner, conversation)
+                if sent is None or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
+                    # Another daemon has sent more of the conversation.
+                    return False
+                stored = await self._records.keep(owner, conversation, [ArchivedResult(decision, work.text)])
+            return any(each.result_id == decision.result_id for each in stored)
+        except Exception as problem:
+            log_failure("proxy.results_not_stored", problem)
+            return False
+        finally:
+            self._leaving_out.pop(key).set()
 
     def note_usage(self, request: ProxiedRequest, usage: Usage | None, opening_tokens: int) -> None:
         """Note what the usage of a response shows of the provider's cache.
