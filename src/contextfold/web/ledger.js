@@ -44,6 +44,7 @@ const REASONS = {
   apart: "a result did not follow its call at once",
   unbalanced: "a call without its result",
   unknown_content: "something unknown in the branch",
+  mixed_signatures: "a message of the user in the branch divides the calls of two models",
   bound_thinking: "waits for the user's next words, because of the model's thinking",
   no_branch_point: "the branch's beginning is not in the history",
   unreadable_result: "a result of context_branch, context_return or context_fold could not be read",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.fold.messages.histories import History, Message
+from tests.fold.messages.rules_gemini import signature_faults
 from tests.fold.messages.scripts import REMINDER
 
 THOUGHTS = ("thinking", "redacted_thinking")
@@ -145,7 +146,7 @@ def expected(history: History, count: int | None = None) -> Expectation:
                 is_unknown = any(_is_unknown(history, index) for index in range(read_from, end + 1))
                 closings.append(
                     replace(closing, verdict=KEEP)
-                    if is_unknown
+                    if is_unknown or _mixes_signatures(history, closing, closings)
                     else _with_verdict(history, closing, turn_thinks=step.thinks > 0, count=count)
                 )
         by_hand = _close_by_hand(history, range(work, begin), count) if end == anchor_of(history) else None
@@ -188,6 +189,17 @@ def _with_verdict(history: History, closing: Closing, *, turn_thinks: bool, coun
         return closing
     left_out_from = next((index for index in range(closing.closed_at + 1, count) if is_prompt(history, index)), -1)
     return replace(closing, left_out_from=left_out_from, verdict=FOLD if left_out_from >= 0 else WAIT)
+
+
+def _mixes_signatures(history: History, closing: Closing, earlier: list[Closing]) -> bool:
+    """Whether Gemini would refuse the running turn, which reaches further back without the prompts of the closing."""
+    closings = [closing, *(each for each in earlier if each.verdict == FOLD)]
+    dropped = [{index for each in _dropped_ranges(history, one) for index in each} for one in closings]
+    if history.format != "gemini" or not any(is_user_message(history, index) for index in dropped[0]):
+        return False
+    gone = set[int]().union(*dropped)
+    staying = [history.messages[index] for index in range(closing.closed_at + 1) if index not in gone]
+    return any(signature_faults(staying))
 
 
 # Items that say which tools there are. They stay wherever they are.

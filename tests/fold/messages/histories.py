@@ -437,6 +437,7 @@ class Gemini(MessageWriter):
         super().__init__(rng)
         self.has_ids = rng.random() < 0.6
         self.signs = rng.random() < 0.5
+        self.changes_model = rng.random() < 0.5
 
     def _last_role(self) -> str:
         return str(self.messages[-1]["role"]) if self.messages else ""
@@ -446,6 +447,8 @@ class Gemini(MessageWriter):
         if step.picture:
             parts.append({"inlineData": {"mimeType": "image/png", "data": PNG}})
         if self._last_role() != "user":
+            # Some models sign their calls and some do not, and a user may choose another for the next turn.
+            self.signs = self.rng.random() < 0.5 if self.changes_model else self.signs
             return self.add({"role": "user", "parts": parts}, user_texts=[step.text])
         self.messages[-1]["parts"] += parts
         self.user_texts[-1].append(step.text)

@@ -22,7 +22,7 @@ def violations(body: Any) -> list[str]:
     if not isinstance(contents, list) or not contents:
         return ["contents: not a list with anything in it"]
     shapes = [f"contents.{index}: {fault}" for index, content in enumerate(contents) if (fault := _shape(content))]
-    return shapes or [*_roles(contents), *_calls_and_responses(contents), *_signatures(contents)]
+    return shapes or [*_roles(contents), *_calls_and_responses(contents), *signature_faults(contents)]
 
 
 def _shape(content: Any) -> str:
@@ -75,7 +75,7 @@ def _calls_and_responses(contents: list[dict[str, Any]]) -> Iterator[str]:
         yield f"contents.{len(contents)}: calls without responses: {pending}"
 
 
-def _signatures(contents: list[dict[str, Any]]) -> Iterator[str]:
+def signature_faults(contents: list[dict[str, Any]]) -> Iterator[str]:
     """If one content of the running turn is signed, all are: on the first of their calls."""
     prompts = [
         index
@@ -84,6 +84,6 @@ def _signatures(contents: list[dict[str, Any]]) -> Iterator[str]:
     ]
     running = contents[prompts[-1] :] if prompts else contents
     firsts = [next((part for part in content["parts"] if "functionCall" in part), None) for content in running]
-    signed = ["thoughtSignature" in first for first in firsts if first]
+    signed = [bool(first.get("thoughtSignature")) for first in firsts if first]
     if any(signed) and not all(signed):
         yield "a function call in the running turn has lost its thoughtSignature"

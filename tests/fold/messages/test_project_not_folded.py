@@ -71,6 +71,30 @@ def test_an_irregular_branch_stays(format: Format, name: str) -> None:
     assert reasons([*branch(format, "br_1"), *rest(format)], format) == [reason]
 
 
+def test_a_prompt_between_calls_of_two_models_of_gemini_stays_at_the_beginning_of_the_running_turn() -> None:
+    """The service refuses a running turn in which some calls are signed and some are not."""
+
+    def signed(messages: list[Message]) -> list[Message]:
+        for part in messages[0]["parts"]:
+            part["thoughtSignature"] = "x="
+        return messages
+
+    opened, inside = [*say("go", "gemini"), *branch("gemini", "br_1")], work("gemini", "w")
+    asked = [*model_turn("gemini", text="Which?"), *say("this", "gemini")]
+    assert reasons([*opened, *inside, *asked, *signed(return_turn("gemini", "br_1"))], "gemini") == ["mixed_signatures"]
+    # A turn that stays inside the branch counts, too.
+    refused = tool_results("gemini", ("r", "Permission denied. The user said: no"), failed=True)
+    kept = [*model_turn("gemini", ("r", "Bash")), *refused]
+    opened[1:] = signed(branch("gemini", "br_1"))
+    closing = [*asked, *signed(return_turn("gemini", "br_1"))]
+    assert reasons([*opened, *inside, *asked, *kept, *closing], "gemini") == ["mixed_signatures"]
+    # All that remains of the running turn is of one model. What an inner branch leaves out does not count.
+    nested = [*signed(branch("gemini", "br_2")), *asked, *inside, *asked, *signed(return_turn("gemini", "br_2"))]
+    folded = sent([*opened, *nested, *closing], "gemini")
+    assert [content["role"] for content in folded] == ["user", "model", "user", "model", "user"]
+    assert [part["text"] for part in folded[2]["parts"][1:]] == ["this", "this", "this"]
+
+
 def test_text_beside_the_results_of_our_calls_stays_with_them() -> None:
     head, tail = branch("anthropic", "br_1"), return_turn("anthropic", "br_1")
     reminder = {"type": "text", "text": "<system-reminder>x</system-reminder>"}

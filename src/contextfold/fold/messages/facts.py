@@ -58,6 +58,9 @@ class Fact(NamedTuple):
     flaw: str = ""
     # Whether it has thinking that a provider may have bound to all earlier messages.
     thinks: bool = False
+    # Whether its first call is signed; None if it has no calls or the API has no signatures. All calls of the running
+    # turn are signed, or none is.
+    is_signed: bool | None = None
     # Whether it has only thinking.
     only_thinks: bool = False
     # The parts that are thinking and may be left out of finished turns.

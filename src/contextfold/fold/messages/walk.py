@@ -30,11 +30,12 @@ from contextfold.fold.store import LeftOutDecision
 OPEN_MAX = 256
 
 # The reasons why a range is not folded: a result does not directly follow its call; a call has no result, or a result
-# has no call; the range has content that this module does not know; or, for now, the current tool loop has thinking
-# that is bound to messages in the range.
+# has no call; the range has content that this module does not know; the running turn would have signed and unsigned
+# calls; or, for now, the current tool loop has thinking that is bound to messages in the range.
 APART = "apart"
 UNBALANCED = "unbalanced"
 UNKNOWN_CONTENT = "unknown_content"
+MIXED_SIGNATURES = "mixed_signatures"
 BOUND_THINKING = "bound_thinking"
 # The reasons why there is no range: the branch of a return is not open in this history; the result of a call cannot be
 # read, and no earlier request has recorded it; the return or fold failed; neither the tools nor the result confirm that
@@ -46,7 +47,7 @@ UNCONFIRMED_TOOL = "unconfirmed_tool"
 TOO_MANY_OPEN = "too_many_open"
 HOSTED_CALL = "hosted_call"
 FOLD_REASONS = (
-    *(APART, UNBALANCED, UNKNOWN_CONTENT, BOUND_THINKING),
+    *(APART, UNBALANCED, UNKNOWN_CONTENT, MIXED_SIGNATURES, BOUND_THINKING),
     *(NO_BRANCH_POINT, UNREADABLE_RESULT, CALL_FAILED, UNCONFIRMED_TOOL, TOO_MANY_OPEN, HOSTED_CALL),
 )
 
@@ -91,6 +92,15 @@ class Unfolded(NamedTuple):
     reason: str
 
 
+class Signature(NamedTuple):
+    """Whether the first call of a message is signed; None for a prompt, which begins the running turn."""
+
+    place: int
+    is_signed: bool | None
+    # The same of all messages of the turn up to here.
+    running: frozenset[bool]
+
+
 @dataclass(slots=True)
 class Walk:
     # The outcomes from earlier requests of the conversation, by call id, for results that are no longer readable.
@@ -133,6 +143,8 @@ class Walk:
     # The calls of the turn that have no result yet, by id.
     _pending: dict[str, Call] = field(default_factory=dict)
     _ours: list[tuple[Call, Result]] = field(default_factory=list)
+    # Of the prompts that stay, and of the messages with calls that stay.
+    _signatures: list[Signature] = field(default_factory=list)
     # The beginning of the work for a fold, and the first message of the model after it.
     _since: int = 0
     _work_start: int = -1
@@ -171,6 +183,7 @@ class Walk:
             self.fates.append(Fate.WORDS if has_words else Fate.GOES)
             if has_words and not fact.is_meanwhile and not self._turn_calls:
                 self.prompts.append(place)
+                self._add_signature(place, None)
         if has_words or fact.is_compaction:
             self._since = place + 1
 
@@ -208,6 +221,8 @@ class Walk:
         self._turn_end = self._results_end = place + 1
         self._turn_leads = fact.leads
         self._turn_calls = self._turn_calls or any(call.id for call in fact.calls)
+        if fact.is_signed is not None:
+            self._add_signature(place, fact.is_signed)
         if fact.is_compaction:
             self._since = place + 1
         pending = self._pending
@@ -335,6 +350,8 @@ class Walk:
     def _close_range(self, fold_range: FoldRange) -> None:
         flaw = fold_range.flaw or (self._flaw if self._flaw_at >= fold_range.start else "")
         inside = [] if flaw else self._kept[bisect_left(self._kept, (fold_range.start, 0)) :]
+        if not (flaw or self._leave_out_signatures(fold_range, inside)):
+            flaw, inside = MIXED_SIGNATURES, []
         loop_start = self.prompts[-1] if self.prompts else 0
         running = [place for place in self.thinking if place >= loop_start] if inside else []
         thinks = fold_range.thinks or any(first <= place < end for first, end in inside for place in running)
@@ -343,6 +360,34 @@ class Walk:
             if start < kept <= fold_range.end and self.has_dropped(start, kept):
                 self.ranges.append(fold_range._replace(start=start, end=kept, flaw=flaw, thinks=thinks))
             start = kept_end
+
+    def _add_signature(self, place: int, is_signed: bool | None) -> None:
+        running = frozenset() if is_signed is None else self._running_signatures | {is_signed}
+        self._signatures.append(Signature(place, is_signed, running))
+
+    @property
+    def _running_signatures(self) -> frozenset[bool]:
+        return self._signatures[-1].running if self._signatures else frozenset()
+
+    def _leave_out_signatures(self, fold_range: FoldRange, inside: Sequence[tuple[int, int]]) -> bool:
+        """Leave out the signatures of a range, except for those of the turns inside it that stay.
+
+        The words of a prompt inside it move, so that the running turn reaches back to the prompt before. If it would
+        then be signed in part, return False and leave out nothing.
+        """
+        first = bisect_left(self._signatures, fold_range.start, key=attrgetter("place"))
+        before, self._signatures[first:] = self._signatures[first:], []
+        kept = {place for start, end in inside for place in range(start, end)}
+        has_prompt = False
+        for place, is_signed, _ in before:
+            if place >= fold_range.end or place in kept:
+                self._add_signature(place, is_signed)
+            elif is_signed is None:
+                has_prompt = True
+        if has_prompt and len(self._running_signatures) > 1:
+            self._signatures[first:] = before
+            return False
+        return True
 
     def _roll_back(self, discarded: frozenset[str], turn: int) -> None:
         """Apply a rollback. An open target stays open. A folded one is not opened again, so that the list is stable."""

@@ -25,12 +25,13 @@ from contextfold.fold.messages.user_words import is_host_text
 
 _CALL = ("functionCall", "function_call")
 _RESPONSE = ("functionResponse", "function_response")
+_SIGNATURE = ("thoughtSignature", "thought_signature")
 _SHOWN = frozenset({"text", "inlineData", "inline_data", "fileData", "file_data"})
 # Code that the provider runs; call and result are in the same content.
 _HOSTED = frozenset({"executableCode", "executable_code", "codeExecutionResult", "code_execution_result"})
 _SHOWN_OR_HOSTED = _SHOWN | _HOSTED
 # The members of a part in addition to its data.
-_ABOUT = frozenset({"thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata"})
+_ABOUT = frozenset({"thought", *_SIGNATURE, "videoMetadata", "video_metadata"})
 
 
 def read(content: Members) -> Fact:
@@ -88,11 +89,14 @@ def _read_user(parts: Sequence[object]) -> Fact:
 
 def _read_model(parts: Sequence[object]) -> Fact:
     calls: list[Call] = []
+    is_signed: bool | None = None
     flaw = ""
     for part in parts:
         members = block_members(part)
         asked = _member(members, _CALL)
         if asked is not None:
+            if is_signed is None:
+                is_signed = bool(_member(members, _SIGNATURE))
             about = block_members(asked)
             call = call_of(members, _id_of(about), about.get("name"), about.get("args"))
             if call:
@@ -103,7 +107,7 @@ def _read_model(parts: Sequence[object]) -> Fact:
             flaw = "unknown_content"
     if not (calls or flaw):
         return MODEL_TEXT
-    return Fact("model", tuple(calls), flaw=flaw)
+    return Fact("model", tuple(calls), flaw=flaw, is_signed=is_signed)
 
 
 def _member(part: Members, names: tuple[str, str]) -> object:
