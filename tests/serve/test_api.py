@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.serve.reporting import ApiReader, api
-from tests.support.daemon import Daemon, Http, HttpAgent, Refused
+from tests.support.daemon import Daemon, Http, HttpAgent, Refused, read_log
 from tests.support.machine import ROOT
 from tests.support.waiting import until
 
@@ -411,6 +411,23 @@ def test_ended_sessions_are_listed_separately(tmp_path: Path) -> None:
         assert session["ended_at"] > session["last_at"]
         assert answer["next_cursor"] is None
         assert http.ask("GET", "/v1/sessions?ended=perhaps").status == 400
+
+
+def test_a_session_whose_log_is_damaged_is_named_in_the_list_and_once_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "state.db"
+    subprocess.run([sys.executable, SEED, path, "damaged"], check=True)
+    with Daemon(tmp_path) as daemon, Http(daemon.port) as http:
+        until(lambda: bool(http.ask("GET", "/v1/sessions?ended=true").json["sessions"]))
+        live, ended = (http.ask("GET", f"/v1/sessions?ended={each}").json for each in ("false", "true"))
+        assert (len(live["sessions"]), live["total"]) == (1, 2)
+        assert [row["folded_branches"] for row in ended["sessions"]] == [None]
+        assert ended["unreadable"] == [row["session_id"] for row in ended["sessions"]]
+        assert not {row["session_id"] for row in live["sessions"]} & set(live["unreadable"])
+        assert http.ask("GET", "/v1/savings").status == 200
+        # The log is read after the requests, whose lines come after those about the sessions.
+        logged = [each["session_id"] for each in read_log(daemon.log) if each["event"] == "session.unreadable"]
+        assert sorted(logged) == sorted(live["unreadable"] + ended["unreadable"])
+        assert len(logged) == len(set(logged)) == 2
 
 
 def test_the_dashboard_has_a_strict_content_security_policy(daemon: Daemon) -> None:

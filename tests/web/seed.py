@@ -1,4 +1,4 @@
-"""Fills a store for the tests of the page: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`,
+"""Fills a store for the tests of the page: `seed.py STORE story`, `… ended`, `… damaged`, `… many SESSIONS BRANCHES`,
 `… busy OPERATIONS [STEPS]`.
 
 It uses the service with a simulated clock, so that the work of an hour takes a second.
@@ -7,8 +7,10 @@ It uses the service with a simulated clock, so that the work of an hour takes a 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -276,9 +278,14 @@ async def main(path: str, scene: str, *sizes: str) -> None:
         elif scene == "busy":
             await busy(store, *map(int, sizes))
         else:
-            await play(store, {"story": STORY, "ended": ENDED}[scene])
+            await play(store, {"story": STORY, "ended": ENDED, "damaged": [*ENDED, *STORY[:2]]}[scene])
     finally:
         await store.close()
+    if scene == "damaged":
+        # The ended session and a live one lack an event.
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("DELETE FROM events WHERE n = 2 AND session IN (1, 3)")
+            connection.commit()
 
 
 if __name__ == "__main__":

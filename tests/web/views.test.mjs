@@ -102,6 +102,20 @@ scenario("the list can be filtered and sorted, and shows what was measured", asy
   await page.getByText("No session matches.").waitFor();
 });
 
+scenario("a session whose log is damaged is named below the list", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["damaged"] });
+  const page = await stage.page(daemon);
+  const ids = [];
+  for (const ended of [false, true]) {
+    const answer = await page.request.get(`${daemon.url}/v1/sessions?ended=${ended}`);
+    ids.push(...(await answer.json()).unreadable);
+  }
+  await page.getByText("2 sessions have logs that cannot be read, so figures are missing here").waitFor();
+  await page.getByText(`(run context store verify): ${ids.join(", ")}`).waitFor();
+  assert.equal(await page.locator("li.session").count(), 2, "the ended session is listed without its figures");
+  assert.deepEqual(await findings(page), []);
+});
+
 scenario("one click opens a demo session, with work that was folded afterwards", async (stage) => {
   const daemon = await stage.daemon();
   const page = await stage.page(daemon);

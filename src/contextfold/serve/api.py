@@ -74,6 +74,8 @@ ROWS, ROWS_MAX = 100, 500
 SUMMARIES = 20
 # A preview names at most this many branches that would be discarded.
 DISCARDED_MAX = 100
+# At most this many sessions whose logs cannot be read are logged.
+UNREADABLE_MAX = 1_000
 # A query, a cursor or an id has at most this many characters.
 TEXT_MAX = 1_000
 ALIVE_EVERY_S = 15.0
@@ -91,7 +93,9 @@ class HttpApi:
     def __init__(self, fold: FoldService, resolvers: Resolvers | None = None) -> None:
         self._fold = fold
         self._resolvers = resolvers
-        self._overview = Overview(fold)
+        self._overview = Overview(fold, self._log_unreadable)
+        # The sessions that were logged as such.
+        self._unreadable: set[str] = set()
 
     def routes(self) -> list[Route]:
         session = "/v1/sessions/{session_id}"
@@ -134,13 +138,19 @@ class HttpApi:
         answer_request.__doc__ = handler.__doc__
         return answer_request
 
+    def _log_unreadable(self, session_id: str) -> None:
+        """Log a session whose log cannot be read: once, because a page reads the list again and again."""
+        if session_id not in self._unreadable and len(self._unreadable) < UNREADABLE_MAX:
+            self._unreadable.add(session_id)
+            log("session.unreadable", "error", session_id=session_id)
+
     async def operations(self, request: Request) -> JsonObject:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
         body = parse_object(await request.body())
         return (await self._fold.record(caller_of(request.scope), body)).answer
 
     async def sessions(self, request: Request) -> JsonObject:
-        """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
+        """Live or (`ended=true`) ended sessions, latest first; `unreadable` names damaged ones: `limit`, `cursor`."""
         limit = _integer(request, "limit", SESSIONS, 1, SESSIONS_MAX)
         read = self._overview.ended_sessions if _flag(request, "ended", default=False) else self._overview.sessions
         return await read(_owner(request), cursor=_text(request, "cursor"), limit=limit)

@@ -64,7 +64,7 @@
  *   caches_left_out?: { cache: string, reason: string }[] } }} Answer
  * @typedef {{ project_path: string, session_id: string, branch_id: string, description: string, summary: string,
  *   tokens_folded: number, folded_at: string, live?: boolean }} Summary
- * @typedef {{ owner: string, sessions: Session[], total: number, next_cursor: string | null,
+ * @typedef {{ owner: string, sessions: Session[], unreadable: string[], total: number, next_cursor: string | null,
  *   events_cursor: string }} SessionList
  * @typedef {{ session: Session, open_branches: Branch[], branches: Branch[], first_row: number, total_rows: number,
  *   counter: string, events_cursor: string }} SessionTree
@@ -214,7 +214,7 @@ export function rollback(id, branchId, restoreState) {
 }
 
 /** @param {number} limit @param {string | null} [cursor]
- * @returns {Promise<{ sessions: EndedSession[], next_cursor: string | null }>} */
+ * @returns {Promise<{ sessions: EndedSession[], unreadable: string[], next_cursor: string | null }>} */
 export function endedSessions(limit, cursor = null) {
   return json("/v1/sessions", { ended: true, limit, cursor });
 }

@@ -13,6 +13,7 @@ import { welcome } from "./welcome.js";
 const SHORT_ID = "sess_".length + 6;
 const STEP_ROWS = 20;
 const MOST_ROWS = 500;
+const MOST_NAMED = 4;
 // The daemon returns at most this many sessions in one response.
 const PAGE_ROWS = 100;
 const INTERVAL_MS = 1000;
@@ -66,7 +67,8 @@ export class SessionsView extends View {
   #more = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showMore() }, "Show more");
   #note = el("p", { class: "muted more", hidden: true });
   #table = el("div", { class: "sessions-table" }, this.#head, this.#list);
-  #parts = [this.#controls, this.#table, this.#nothing, this.#more, this.#note];
+  #damage = el("p", { class: "muted", hidden: true });
+  #parts = [this.#controls, this.#table, this.#nothing, this.#more, this.#note, this.#damage];
   #body = el("div", { class: "stack" });
   #pace = new Pace(this.page, "sessions", INTERVAL_MS, () => this.#refresh());
 
@@ -131,17 +133,20 @@ export class SessionsView extends View {
     const wanted = isPlain ? this.#rows : MOST_ROWS;
     const hasLive = this.#shown !== "ended";
     const first = await api.sessions(hasLive ? Math.min(wanted, PAGE_ROWS) : 1);
-    let [rows, hasMore] = hasLive ? await readPages(api.sessions, first, wanted) : [[], false];
+    let [rows, hasMore, unreadable] = hasLive ? await readPages(api.sessions, first, wanted) : [[], false, []];
     if (!hasMore && this.#shown !== "live") {
       const missing = wanted - rows.length;
       // One is read to know whether there are any.
       const answer = await api.endedSessions(Math.max(1, Math.min(missing, PAGE_ROWS)));
-      const [ended, hasMoreEnded] = await readPages(api.endedSessions, answer, missing);
+      const [ended, hasMoreEnded, unreadableEnded] = await readPages(api.endedSessions, answer, missing);
       rows = [...rows, ...ended];
+      unreadable = [...unreadable, ...unreadableEnded];
       hasMore = hasMoreEnded;
     }
     // More rows take longer to read, so they are read less often.
     this.#pace.intervalMs = INTERVAL_MS * Math.ceil(Math.max(this.#rows, rows.length) / PAGE_ROWS);
+    this.#damage.hidden = !unreadable.length;
+    setText(this.#damage, unreadable.length ? damageText(unreadable) : "");
     if (!this.isStopped) this.#show(first, distinct(rows), hasMore, wanted);
     return first;
   }
@@ -177,19 +182,28 @@ export class SessionsView extends View {
 }
 
 /**
- * The wanted number of sessions from a first page on, and whether there are more.
+ * The wanted number of sessions from a first page on, whether there are more, and those whose logs cannot be read.
  *
- * @typedef {{ sessions: AnySession[], next_cursor: string | null }} SessionPage
+ * @typedef {{ sessions: AnySession[], unreadable: string[], next_cursor: string | null }} SessionPage
  * @param {(limit: number, cursor: string) => Promise<SessionPage>} read @param {SessionPage} page
- * @param {number} wanted @returns {Promise<[AnySession[], boolean]>}
+ * @param {number} wanted @returns {Promise<[AnySession[], boolean, string[]]>}
  */
 async function readPages(read, page, wanted) {
   const rows = [...page.sessions];
+  const unreadable = [...page.unreadable];
   while (page.next_cursor !== null && rows.length < wanted) {
     page = await read(Math.min(wanted - rows.length, PAGE_ROWS), page.next_cursor);
     rows.push(...page.sessions);
+    unreadable.push(...page.unreadable);
   }
-  return [rows.slice(0, Math.max(0, wanted)), page.next_cursor !== null || rows.length > wanted];
+  return [rows.slice(0, Math.max(0, wanted)), page.next_cursor !== null || rows.length > wanted, unreadable];
+}
+
+/** @param {string[]} ids of sessions */
+function damageText(ids) {
+  const count = counted(ids.length, "session has a log", "sessions have logs");
+  const named = ids.slice(0, MOST_NAMED).join(", ") + (ids.length > MOST_NAMED ? ", …" : "");
+  return `${count} that cannot be read, so figures are missing here (run context store verify): ${named}`;
 }
 
 /** @param {number} count of live sessions that are not shown */

@@ -126,8 +126,9 @@ class FollowedLogs(Generic[Figures]):
 class Overview:
     """Lists of sessions with their figures, and views of one session."""
 
-    def __init__(self, service: FoldService) -> None:
-        self._service, self._store = service, service.store
+    def __init__(self, service: FoldService, on_unreadable: Callable[[str], object] = lambda _: None) -> None:
+        """`on_unreadable` is called with the id of each session that a list meets and whose log cannot be read."""
+        self._service, self._store, self._on_unreadable = service, service.store, on_unreadable
         self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
         self._timelines = FollowedLogs(service.store, _Timeline)
         self._ended_sums = BoundedCache[str, SessionSums](ENDED_SUMS_MAX)
@@ -137,33 +138,40 @@ class Overview:
         return SavingsLedger(self._service.policy.ledger_prices)
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
-        """Live sessions, the latest activity first."""
+        """Live sessions, the latest activity first. One whose log cannot be read is only named."""
         await self._service.settle_reports(owner)
         events_cursor = await self._store.cursor()
         page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
-        states = [await self._readable(listed.key) for listed in page[:limit]]
+        states = [(listed, await self._read_state(listed)) for listed in page[:limit]]
         return {
             "owner": owner,
             "sessions": [
-                await self._row(FoundSession(listed.key, state))
-                for listed, state in zip(page, states, strict=False)
-                if state.revision
+                await self._row(FoundSession(listed.key, state)) for listed, state in states if state and state.revision
             ],
+            "unreadable": [listed.session_id for listed, state in states if state is None],
             "total": await self._store.count(owner),
             "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
             "events_cursor": events_cursor,
         }
 
     async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
-        """Ended sessions in the same order, with their last figures, until they are deleted."""
+        """Ended sessions in the same order, with their last figures, until they are deleted.
+
+        One whose log cannot be read has no figures, and is named.
+        """
         after = _position(cursor) if cursor else None
         page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
+        rows: list[JsonObject] = []
+        unreadable: list[str] = []
+        for session in page[:limit]:
+            log = await self._read_ended_log(session)
+            rows.append(await asyncio.to_thread(ended_row, session, log or (), self._service.policy))
+            if log is None:
+                unreadable.append(session.session_id)
         return {
             "owner": owner,
-            "sessions": [
-                await asyncio.to_thread(ended_row, session, await self._ended_log(session), self._service.policy)
-                for session in page[:limit]
-            ],
+            "sessions": rows,
+            "unreadable": unreadable,
             "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
         }
 
@@ -177,19 +185,21 @@ class Overview:
                 return await asyncio.to_thread(FoundSession.of_ended, ended, log)
             raise
 
-    async def _ended_log(self, session: EndedSession) -> Sequence[Event]:
-        """The log of a session for a list; empty if it cannot be read, so that the others are listed."""
+    async def _read_ended_log(self, session: EndedSession) -> Sequence[Event] | None:
+        """The log of a session for a list; None if it cannot be read, so that the others are listed."""
         try:
             return await self._store.ended_log(session.key, session.session_id)
         except StoreInvalid:
-            return ()
+            self._on_unreadable(session.session_id)
+            return None
 
-    async def _readable(self, key: SessionKey) -> State:
-        """The state of a session for a list; empty if its log cannot be read, so that the list omits it."""
+    async def _read_state(self, listed: ListedSession) -> State | None:
+        """The state of a session for a list; None if its log cannot be read, so that the others are listed."""
         try:
-            return await self._service.look(key)
+            return await self._service.look(listed.key)
         except StoreInvalid:
-            return EMPTY
+            self._on_unreadable(listed.session_id)
+            return None
 
     async def _row(self, found: FoundSession) -> JsonObject:
         return session_row(found, self._service.policy, await self._ledger(found))
@@ -255,8 +265,8 @@ class Overview:
         while page := await self._store.sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (page[-1].last_at, page[-1].session_id)
             for listed in page:
-                state = await self._readable(listed.key)
-                if state.session_id:
+                state = await self._read_state(listed)
+                if state and state.session_id:
                     totals.add(sums_of(state, await self._ledger(FoundSession(listed.key, state))))
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
@@ -269,8 +279,8 @@ class Overview:
         """The sums of an ended session. They do not change any more, so those of the latest sessions are cached."""
         sums = self._ended_sums.get(session.session_id)
         if sums is None:
-            log, prices = await self._ended_log(session), self._service.policy.ledger_prices
-            sums = await asyncio.to_thread(ended_sums, session, log, prices)
+            log, prices = await self._read_ended_log(session), self._service.policy.ledger_prices
+            sums = await asyncio.to_thread(ended_sums, session, log or (), prices)
             self._ended_sums.put(session.session_id, sums)
         return sums
 
@@ -283,8 +293,8 @@ class Overview:
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
         # The session that was active last comes first.
         for listed in page:
-            state = await self._readable(listed.key)
-            if name in state.runs:
+            state = await self._read_state(listed)
+            if state and name in state.runs:
                 ledger = await self._ledger(FoundSession(listed.key, state))
                 log = await self._store.load(listed.key)
                 totals.add(state, ledger, log.events if log else ())
@@ -341,7 +351,7 @@ class Overview:
         branches: list[JsonObject] = []
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX) if words else ()
         for listed in page:
-            state = await self._readable(listed.key)
+            state = await self._read_state(listed) or EMPTY
             about = {"session_id": state.session_id, "project_path": state.project_path, "name": state.name}
             if _has_words(f"{state.project_path} {state.name or ''}", words):
                 sessions.append({**about, "last_at": state.last_at, "host": state.host or None})
