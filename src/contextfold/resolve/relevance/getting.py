@@ -325,4 +325,4 @@ def _has_any(section: IndexedSection, lines: tuple[int, int]) -> bool:
 
 def _is_named(names: list[str], wanted: str) -> bool:
     """Whether the headings above a section have this one, or these neighbouring ones."""
-    return f"{CRUMB}{wanted}{CRUMB}" in f"{CRUMB}{CRUMB.join(names)}{CRUMB}"
+    return wanted != "" and f"{CRUMB}{wanted}{CRUMB}" in f"{CRUMB}{CRUMB.join(names)}{CRUMB}"
