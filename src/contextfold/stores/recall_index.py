@@ -60,7 +60,7 @@ def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSour
 
 def remove(connection: sqlite3.Connection, row: tuple[str, int]) -> None:
     indexed = connection.execute(
-        f"SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ? AND {_INTACT}",  # noqa: S608 - only our own names
+        f"SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ? AND {_INTACT}",
         row,
     ).fetchone()
     if indexed is None:
@@ -85,7 +85,7 @@ def recall(
     ranking = rank(question, RecallLists(connection, owner, scope))
     hits = []
     for hit in ranking.hits:
-        stored = f"SELECT kind, ref FROM recall_documents WHERE number = ? AND {_INTACT}"  # noqa: S608 - only our own names
+        stored = f"SELECT kind, ref FROM recall_documents WHERE number = ? AND {_INTACT}"
         row = connection.execute(stored, (hit.number,)).fetchone()
         source = source_of(*row)
         if source is not None:
@@ -97,7 +97,7 @@ def has_its_lists(connection: sqlite3.Connection) -> bool:
     """Whether the lists have the tokens of every document and nothing else. Fails if a document is damaged."""
     expected = found = 0
     documents = connection.execute(
-        f"SELECT number, space, project, words, packed FROM recall_documents WHERE {_INTACT}"  # noqa: S608 - only our own names
+        f"SELECT number, space, project, words, packed FROM recall_documents WHERE {_INTACT}"
     )
     for number, space, project, words, packed in documents:
         terms = DocumentTerms(number, words, decompress(packed).decode())
@@ -143,7 +143,7 @@ class RecallLists:
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]:
         marks = ", ".join("?" * len(numbers))
         rows = self._connection.execute(
-            f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks}) AND {_INTACT}",  # noqa: S608 - only marks
+            f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks}) AND {_INTACT}",
             numbers,
         )
 
@@ -158,7 +158,7 @@ class RecallLists:
     def _sizes(self, tokens: Sequence[str]) -> Iterable[tuple[str, int]]:
         """The tokens that any document has, each with the number of those."""
         marks = ", ".join("?" * len(tokens))
-        return self._connection.execute(f"SELECT term, doc FROM recall_sizes WHERE term IN ({marks})", tokens)  # noqa: S608 - only marks
+        return self._connection.execute(f"SELECT term, doc FROM recall_sizes WHERE term IN ({marks})", tokens)
 
 
 def _tokens(space: str, project: str, terms: DocumentTerms) -> str:

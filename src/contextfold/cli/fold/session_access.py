@@ -103,7 +103,7 @@ class OpenStore:
                 return FoundSession(key, self.sessions.look(key)), 0
         project = address.project
         while True:
-            found, others = self.sessions.of_project(address.owner, project, address.name)
+            found, others = self.sessions.find_of_project(address.owner, project, address.name)
             if found:
                 return found, others
             if address.is_given or project.path == "/":

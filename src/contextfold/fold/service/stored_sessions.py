@@ -233,26 +233,26 @@ class StoredSessions(NamedTuple):
             if state.revision:
                 yield FoundSession(listed.key, state)
 
-    def of_project(self, owner: str, project: Project, name: str | None) -> tuple[FoundSession | None, int]:
+    def find_of_project(self, owner: str, project: Project, name: str | None) -> tuple[FoundSession | None, int]:
         """The project's session that was active last, or the one with this name; and the number of its other sessions.
 
         A subagent's session is found only if there is no other.
         """
-        name_hash = None if name is None else hash_name(name)
         keys = [
             listed.key
             for listed in _all_pages(lambda after: self.store.sessions(owner, after=after, limit=SESSIONS_READ))
             if listed.key.project_hash == project.hash
             or (listed.key.project_hash == NO_PROJECT and self.look(listed.key).project_path == project.path)
         ]
-        wanted = (key for key in keys if name_hash in (None, key.name_hash))
-        latest: FoundSession | None = None
-        for found in (FoundSession(key, self.look(key)) for key in wanted):
-            if found.state.revision and (latest is None or not found.state.agent):
-                latest = found
-            if latest and not latest.state.agent:
-                break
-        return latest, max(0, len(keys) - 1)
+        others = max(0, len(keys) - 1)
+        subagent: FoundSession | None = None
+        for key in keys:
+            if name is None or key.name_hash == hash_name(name):
+                found = FoundSession(key, self.look(key))
+                if found.state.revision and not found.state.agent:
+                    return found, others
+                subagent = subagent or (found if found.state.revision else None)
+        return subagent, others
 
     def ended_rows(self, owner: str) -> Iterator[SessionView]:
         """The rows of the ended sessions that are still stored, the latest activity first."""

@@ -42,18 +42,18 @@ def insert_into(table: str, *columns: str) -> str:
     """A statement that adds a row with its checksum."""
     names = ", ".join(columns)
     if table not in CHECKED:
-        return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - only our own names
+        return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
     row = ", ".join(f"? AS {name}" for name in columns)
     checksum = f"row_checksum({', '.join(CHECKED[table])})"
     # Without the condition, SQLite would take a clause `ON CONFLICT` behind it for one of a join.
-    return f"INSERT INTO {table} ({names}, checksum) SELECT {names}, {checksum} FROM (SELECT {row}) WHERE true"  # noqa: S608 - only our own names
+    return f"INSERT INTO {table} ({names}, checksum) SELECT {names}, {checksum} FROM (SELECT {row}) WHERE true"
 
 
 def update(table: str, where: str, **expressions: str) -> str:
     """A statement that changes columns, and with them the checksum. Values in expressions have names, like `:at`."""
     values = ", ".join(expressions.get(name, name) for name in CHECKED[table])
     changes = "".join(f"{name} = {expression}, " for name, expression in expressions.items())
-    return f"UPDATE {table} SET {changes}checksum = row_checksum({values}) WHERE {where}"  # noqa: S608 - only our own names
+    return f"UPDATE {table} SET {changes}checksum = row_checksum({values}) WHERE {where}"
 
 
 def row_checksum(*values: object) -> int:
@@ -250,7 +250,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         *(
             f"""CREATE TRIGGER recall_{table}_{name} AFTER {event} ON {table} BEGIN
                 INSERT INTO recall_queue (kind, ref, owner) VALUES ('{kind}', {row}.id, {owner.format(row=row)});
-            END"""  # noqa: S608 - only our own names
+            END"""
             for table, kind, owner in (
                 ("summaries", "fold", "(SELECT owner FROM sessions WHERE id = {row}.session)"),
                 ("left_out", "result", "{row}.owner"),
@@ -280,7 +280,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
                 f"DROP TRIGGER recall_{table}_changed",
                 f"""CREATE TRIGGER recall_{table}_changed AFTER UPDATE OF {", ".join(CHECKED[table])} ON {table} BEGIN
                     INSERT INTO recall_queue (kind, ref, owner) VALUES ('{kind}', new.id, {owner});
-                END""",  # noqa: S608 - only our own names
+                END""",
             )
         ),
         *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0" for table in CHECKED),

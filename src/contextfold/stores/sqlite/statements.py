@@ -88,7 +88,7 @@ _INTACT = intact("sessions")
 def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
     known = known or KnownRevision("", 0)
     rows = connection.execute(
-        "SELECT s.session_id, s.revision, e.body FROM sessions s LEFT JOIN events e"  # noqa: S608 - only our own names
+        "SELECT s.session_id, s.revision, e.body FROM sessions s LEFT JOIN events e"
         f" ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END AND {intact('events', 'e')}"
         " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0"
         f" AND {intact('sessions', 's')} ORDER BY e.n",
@@ -152,7 +152,7 @@ class _LiveSession(NamedTuple):
 
 def _find_live_session(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _LiveSession | None:
     row = connection.execute(
-        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"  # noqa: S608 - only our own names
+        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"
         f" LEFT JOIN operations o ON o.session = s.id AND o.operation = ? AND {intact('operations', 'o')}"
         " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0"
         f" AND {intact('sessions', 's')}",
@@ -195,7 +195,7 @@ def sessions(
     connection: sqlite3.Connection, owner: str, *, after: tuple[str, str] | None = None, limit: int
 ) -> list[ListedSession]:
     rows = connection.execute(
-        f"SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0 AND {_INTACT}"  # noqa: S608 - only our own names
+        f"SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0 AND {_INTACT}"
         " AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
         (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
     )
@@ -212,7 +212,7 @@ def ended_sessions(
 ) -> list[EndedSession]:
     only = " AND session_id = ?" if session_id is not None else ""
     rows = connection.execute(
-        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"  # noqa: S608 - only our own text
+        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"
         f" AND stage > 0 AND {_INTACT} AND (last_at, session_id) < (?, ?){only}"
         " ORDER BY last_at DESC, session_id DESC LIMIT ?",
         (owner, *(after or (LATER_THAN_ALL, "")), *([session_id] if only else []), max(limit, 0)),
@@ -222,7 +222,7 @@ def ended_sessions(
 
 def ended_log(connection: sqlite3.Connection, key: SessionKey, session_id: str) -> list[Event]:
     row = connection.execute(
-        "SELECT id FROM sessions WHERE session_id = ? AND owner = ? AND project_hash = ? AND name_hash = ?"  # noqa: S608 - only our own names
+        "SELECT id FROM sessions WHERE session_id = ? AND owner = ? AND project_hash = ? AND name_hash = ?"
         f" AND stage > 0 AND {_INTACT} ORDER BY id DESC LIMIT 1",
         (session_id, *key),
     ).fetchone()
@@ -232,7 +232,7 @@ def ended_log(connection: sqlite3.Connection, key: SessionKey, session_id: str) 
 def ended_log_of(connection: sqlite3.Connection, session: int) -> list[Event]:
     """The log of an ended session, which is given by its row."""
     rows = connection.execute(
-        "SELECT s.session_id, s.revision, e.body FROM sessions s JOIN events e"  # noqa: S608 - only our own names
+        "SELECT s.session_id, s.revision, e.body FROM sessions s JOIN events e"
         f" ON e.session = s.id AND {intact('events', 'e')}"
         f" WHERE s.id = ? AND s.figures = '' AND {intact('sessions', 's')} ORDER BY e.n",
         (session,),
@@ -253,7 +253,7 @@ def lacks_events(session_id: str) -> StoreInvalid:
 
 def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
     row = connection.execute(
-        f"SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0 AND {_INTACT}",  # noqa: S608 - only our own names
+        f"SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0 AND {_INTACT}",
         (session_id, owner),
     ).fetchone()
     return SessionKey(owner, *row) if row else None
@@ -287,7 +287,7 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> t
     # order of the events and not the owner's sessions.
     reached = last_seq(connection)
     rows = connection.execute(
-        "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"  # noqa: S608 - only our own names
+        "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"
         " CROSS JOIN sessions s ON s.id = e.session WHERE e.seq > ? AND s.owner = ?"
         # Of an ended session only the end is seen.
         " AND (s.stage = 0 OR s.stage < 3 AND e.n = s.revision)"
@@ -392,7 +392,7 @@ def entry_of(row: Sequence[Any]) -> ArchiveEntry:
 
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
     rows = connection.execute(
-        f"SELECT {DECISION_COLUMNS} FROM left_out WHERE owner = ? AND conversation = ? AND {intact('left_out')}"  # noqa: S608 - only our own names
+        f"SELECT {DECISION_COLUMNS} FROM left_out WHERE owner = ? AND conversation = ? AND {intact('left_out')}"
         " ORDER BY call_id, text_hash",
         (owner, conversation),
     )
@@ -401,7 +401,7 @@ def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> l
 
 def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) -> str | None:
     row = connection.execute(
-        f"SELECT text FROM left_out WHERE owner = ? AND result_id = ? AND {intact('left_out')} AND {INTACT_TEXT}"  # noqa: S608 - only our own names
+        f"SELECT text FROM left_out WHERE owner = ? AND result_id = ? AND {intact('left_out')} AND {INTACT_TEXT}"
         " ORDER BY id LIMIT 1",
         (owner, result_id),
     ).fetchone()
@@ -419,7 +419,7 @@ def keep_left_out(
 
 def find_conversation(connection: sqlite3.Connection, owner: str, conversation: str) -> ProxiedConversation | None:
     row = connection.execute(
-        "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?"  # noqa: S608 - only our own names
+        "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?"
         f" AND {intact('conversations')}",
         (owner, conversation),
     ).fetchone()
@@ -461,7 +461,7 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
     for number, kind, ref, whose in queued:
         document: Summary | ArchivedResult | LeftOutDecision | None = _recall_source(connection, kind, ref)
         if isinstance(document, LeftOutDecision):
-            (text,) = connection.execute(f"SELECT text FROM left_out WHERE id = ? AND {INTACT_TEXT}", (ref,)).fetchone()  # noqa: S608 - only our own names
+            (text,) = connection.execute(f"SELECT text FROM left_out WHERE id = ? AND {INTACT_TEXT}", (ref,)).fetchone()
             document = ArchivedResult(document, text)
         sources.append(RecallSource(f"{number}.{kind}.{ref}", whose, document))
     return sources
@@ -493,7 +493,7 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
 
 def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summary | LeftOutDecision | None:
     if kind == RESULT:
-        stored = f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ? AND {intact('left_out')}"  # noqa: S608 - only our own names
+        stored = f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ? AND {intact('left_out')}"
         row = connection.execute(stored, (ref,)).fetchone()
         return LeftOutDecision(*row) if row else None
     found = _select_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)

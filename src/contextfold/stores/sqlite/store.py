@@ -296,7 +296,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
     sessions = connection.execute(
-        "SELECT id, owner, project_hash, name_hash, session_id, revision, last_at,"  # noqa: S608 - only our own names
+        "SELECT id, owner, project_hash, name_hash, session_id, revision, last_at,"
         f" CASE stage WHEN 0 THEN NULL ELSE ended_at END, figures FROM sessions WHERE {schema.intact('sessions')}"
         " ORDER BY owner, project_hash, name_hash, session_id, id"
     ).fetchall()
@@ -306,14 +306,14 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
         yield from _of_session(connection, row, session)
     # In the order of an index, so that no text is part of a sort.
     left_out = connection.execute(
-        f"SELECT owner, conversation, text, {statements.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
+        f"SELECT owner, conversation, text, {statements.DECISION_COLUMNS} FROM left_out"
         f" WHERE {schema.intact('left_out')} AND {schema.INTACT_TEXT}"
         " ORDER BY owner, conversation, call_id, text_hash"
     )
     for owner, conversation, text, *decision in left_out:
         yield ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(*decision), text))
     conversations = connection.execute(
-        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"  # noqa: S608 - only our own names
+        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"
         f" WHERE {schema.intact('conversations')} ORDER BY owner, conversation"
     )
     for owner, conversation, *noted in conversations:
@@ -322,11 +322,11 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
 
 def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
     if session.is_live:
-        bodies = f"SELECT body FROM events WHERE session = ? AND {schema.intact('events')} ORDER BY n"  # noqa: S608 - only our own names
+        bodies = f"SELECT body FROM events WHERE session = ? AND {schema.intact('events')} ORDER BY n"
         for (body,) in connection.execute(bodies, (row,)):
             yield statements.event_of(body)
         receipts = connection.execute(
-            "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ?"  # noqa: S608 - only our own names
+            "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ?"
             f" AND {schema.intact('operations')} ORDER BY operation",
             (row,),
         )
@@ -340,7 +340,7 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)
     ).fetchall()
     for entry in entries:
-        intact_entry = f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ? AND {schema.intact('archive')}"  # noqa: S608 - only our own names
+        intact_entry = f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ? AND {schema.intact('archive')}"
         columns = connection.execute(intact_entry, entry)
         yield statements.entry_of(columns.fetchone())
 
@@ -348,7 +348,7 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
 def _import(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:
     """Import into an empty store and compare. A failure leaves the store empty."""
     for table in ("sessions", "left_out", "conversations"):
-        if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
+        if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
             raise TargetNotEmpty("the store has sessions already: import into a new file")
     # What is imported is as old as it says, whatever the empty store has seen.
     connection.execute("DELETE FROM clock")

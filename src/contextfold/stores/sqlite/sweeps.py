@@ -37,7 +37,7 @@ class IdleSession(NamedTuple):
 
 
 def read_clock(connection: sqlite3.Connection) -> StoreClock:
-    row = connection.execute(f"SELECT body FROM clock WHERE {intact('clock')}").fetchone()  # noqa: S608 - only our own names
+    row = connection.execute(f"SELECT body FROM clock WHERE {intact('clock')}").fetchone()
     if row is not None:
         return StoreClock.from_json(row[0])
     (newest,) = connection.execute(
@@ -60,7 +60,7 @@ def correct_future(connection: sqlite3.Connection, at: str) -> None:
 def idle_sessions(connection: sqlite3.Connection, idle_since: str) -> list[IdleSession]:
     """Some of the sessions without activity since then."""
     rows = connection.execute(
-        f"SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? AND {intact('sessions')}"  # noqa: S608 - only our own names
+        f"SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? AND {intact('sessions')}"
         " ORDER BY last_at, id LIMIT ?",
         (idle_since, STEP_SESSIONS),
     ).fetchall()
@@ -89,7 +89,7 @@ def hide_ends(connection: sqlite3.Connection, idle_since: str) -> None:
 def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
     """Some of the sessions that have ended and were last active before, ordered by row."""
     rows = connection.execute(
-        f"SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? AND {intact('sessions')}"  # noqa: S608 - only our own names
+        f"SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? AND {intact('sessions')}"
         " ORDER BY id LIMIT ?",
         (after_id, before, STEP_SESSIONS),
     )
@@ -107,7 +107,7 @@ def delete_archive(connection: sqlite3.Connection, sessions: Sequence[int]) -> b
     A fold that is already queued for recall may be read at this moment, so it is queued again.
     """
     folds = (
-        "SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session"  # noqa: S608 - only marks
+        "SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session"
         f" WHERE s.id IN ({_marks(sessions)}) AND EXISTS (SELECT 1 FROM archive WHERE session = s.id)"
     )
     queued = connection.execute(folds, sessions).fetchall()
@@ -119,7 +119,7 @@ def delete_archive(connection: sqlite3.Connection, sessions: Sequence[int]) -> b
 def delete_prompts(connection: sqlite3.Connection, sessions: Sequence[int]) -> bool:
     """Delete some of the prompts in the logs of these sessions. False if there are none left."""
     with_prompt = (
-        f'SELECT seq FROM events WHERE session IN ({_marks(sessions)}) AND body LIKE \'{{"event":"branch.created",%\''  # noqa: S608 - only marks
+        f'SELECT seq FROM events WHERE session IN ({_marks(sessions)}) AND body LIKE \'{{"event":"branch.created",%\''
         f" AND json_extract(body, '$.prompt') != '' AND {intact('events')} LIMIT {STEP_ROWS}"
     )
     without = update("events", f"seq IN ({with_prompt})", body="json_set(body, '$.prompt', '')")
@@ -149,7 +149,7 @@ def delete_left_out(connection: sqlite3.Connection, since: str) -> bool:
 def delete_conversations(connection: sqlite3.Connection, since: str) -> bool:
     """Delete some conversations without a request since, whose left-out results are deleted already."""
     deleted = connection.execute(
-        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"  # noqa: S608 - only our own names
+        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"
         f" noted WHERE last_request_at < ? AND {intact('conversations', 'noted')} AND NOT EXISTS"
         " (SELECT 1 FROM left_out WHERE left_out.owner = noted.owner AND left_out.conversation = noted.conversation)"
         " LIMIT ?)",
@@ -161,8 +161,8 @@ def delete_conversations(connection: sqlite3.Connection, since: str) -> bool:
 def _delete_some(connection: sqlite3.Connection, table: str, condition: str, *values: object) -> int:
     """Delete rows, but not so many that commits would have to wait long. Returns the number of deleted rows."""
     # A damaged row is not deleted, because it may be another's or not as old as it seems.
-    some = f"SELECT rowid FROM {table} WHERE {condition} AND {intact(table)} LIMIT ?"  # noqa: S608 - only our own names
-    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, STEP_ROWS)).rowcount  # noqa: S608 - only our own names
+    some = f"SELECT rowid FROM {table} WHERE {condition} AND {intact(table)} LIMIT ?"
+    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, STEP_ROWS)).rowcount
 
 
 def _marks(values: Sequence[int]) -> str:

@@ -51,7 +51,7 @@ def _find_damaged_rows(connection: sqlite3.Connection, table: str) -> Iterator[s
     if table == "left_out":
         is_damaged += " OR text_checksum != row_checksum(text)"
     key = ", ".join(columns[:2])
-    rows = connection.execute(f"SELECT {key} FROM {table} WHERE {is_damaged} LIMIT ?", (NAMED_MAX,))  # noqa: S608 - only our own names
+    rows = connection.execute(f"SELECT {key} FROM {table} WHERE {is_damaged} LIMIT ?", (NAMED_MAX,))
     for row in rows:
         named = ", ".join(f"{name} {value!r}" for name, value in zip(columns, row, strict=False))
         yield f"{table}: the row with {named} is not as it was stored"
@@ -75,11 +75,11 @@ def is_recall_intact(connection: sqlite3.Connection) -> bool:
     """Whether recall's index is what its documents and their sources make it. Needs a connection that may write."""
     try:
         (differing,) = connection.execute(
-            f"SELECT count(*) FROM (SELECT kind, ref, owner FROM recall_queue EXCEPT {RECALL_SOURCES})"  # noqa: S608 - only our own text
+            f"SELECT count(*) FROM (SELECT kind, ref, owner FROM recall_queue EXCEPT {RECALL_SOURCES})"
             " WHERE (kind, ref) IN (SELECT kind, ref FROM recall_documents) OR kind NOT IN ('fold', 'result')"
         ).fetchone()
         (missing,) = connection.execute(
-            f"SELECT count(*) FROM ({RECALL_SOURCES}) AS source WHERE NOT EXISTS (SELECT 1 FROM recall_documents d"  # noqa: S608 - only our own text
+            f"SELECT count(*) FROM ({RECALL_SOURCES}) AS source WHERE NOT EXISTS (SELECT 1 FROM recall_documents d"
             " JOIN recall_owners o ON d.space IN (o.id || 'f', o.id || 'u')"
             " WHERE d.kind = source.kind AND d.ref = source.ref AND o.owner = source.owner)"
             " AND NOT EXISTS (SELECT 1 FROM recall_queue q WHERE (q.kind, q.ref, q.owner) = (source.kind, source.ref,"
