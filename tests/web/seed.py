@@ -278,13 +278,13 @@ async def main(path: str, scene: str, *sizes: str) -> None:
         elif scene == "busy":
             await busy(store, *map(int, sizes))
         else:
-            await play(store, {"story": STORY, "ended": ENDED, "damaged": [*ENDED, *STORY[:2]]}[scene])
+            await play(store, {"story": STORY, "ended": ENDED, "damaged": [*ENDED, *STORY[-3:]]}[scene])
     finally:
         await store.close()
     if scene == "damaged":
         # The ended session and a live one lack an event.
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute("DELETE FROM events WHERE n = 2 AND session IN (1, 3)")
+            connection.execute("DELETE FROM events WHERE n = 2 AND session IN (1, 2)")
             connection.commit()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from contextfold.common.bounded_cache import BoundedCache
@@ -32,7 +32,7 @@ from contextfold.fold.service.session_views import (
     tree,
 )
 from contextfold.fold.service.stored_sessions import read_summary
-from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, Replay, State
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, Replay
 from contextfold.fold.store import ArchivedThread, EndedSession, KnownRevision, ListedSession, SessionKey, Store
 from contextfold.fold.verbs import RollBack
 
@@ -96,6 +96,7 @@ class LogFigures(Protocol):
 
 
 Figures = TypeVar("Figures", bound=LogFigures)
+Read = TypeVar("Read")
 
 
 class FollowedLogs(Generic[Figures]):
@@ -142,13 +143,13 @@ class Overview:
         await self._service.settle_reports(owner)
         events_cursor = await self._store.cursor()
         page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
-        states = [(listed, await self._read_state(listed)) for listed in page[:limit]]
+        rows = {
+            listed.session_id: await self._unless_damaged(listed, self._live_row(listed.key)) for listed in page[:limit]
+        }
         return {
             "owner": owner,
-            "sessions": [
-                await self._row(FoundSession(listed.key, state)) for listed, state in states if state and state.revision
-            ],
-            "unreadable": [listed.session_id for listed, state in states if state is None],
+            "sessions": [row for row in rows.values() if row],
+            "unreadable": [session_id for session_id, row in rows.items() if row is None],
             "total": await self._store.count(owner),
             "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
             "events_cursor": events_cursor,
@@ -186,20 +187,24 @@ class Overview:
             raise
 
     async def _read_ended_log(self, session: EndedSession) -> Sequence[Event] | None:
-        """The log of a session for a list; None if it cannot be read, so that the others are listed."""
-        try:
-            return await self._store.ended_log(session.key, session.session_id)
-        except StoreInvalid:
-            self._on_unreadable(session.session_id)
-            return None
+        return await self._unless_damaged(session, self._store.ended_log(session.key, session.session_id))
 
-    async def _read_state(self, listed: ListedSession) -> State | None:
-        """The state of a session for a list; None if its log cannot be read, so that the others are listed."""
+    async def _unless_damaged(self, listed: ListedSession | EndedSession, reading: Awaitable[Read]) -> Read | None:
+        """What is read of a session for a list; None if its log cannot be read, so that the others are listed."""
         try:
-            return await self._service.look(listed.key)
+            return await reading
         except StoreInvalid:
             self._on_unreadable(listed.session_id)
             return None
+
+    async def _live_row(self, key: SessionKey) -> JsonObject:
+        """The row of a session; empty if it is idle."""
+        state = await self._service.look(key)
+        return await self._row(FoundSession(key, state)) if state.revision else {}
+
+    async def _live_sums(self, key: SessionKey) -> SessionSums | None:
+        state = await self._service.look(key)
+        return sums_of(state, await self._ledger(FoundSession(key, state))) if state.session_id else None
 
     async def _row(self, found: FoundSession) -> JsonObject:
         return session_row(found, self._service.policy, await self._ledger(found))
@@ -265,9 +270,9 @@ class Overview:
         while page := await self._store.sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (page[-1].last_at, page[-1].session_id)
             for listed in page:
-                state = await self._read_state(listed)
-                if state and state.session_id:
-                    totals.add(sums_of(state, await self._ledger(FoundSession(listed.key, state))))
+                sums = await self._unless_damaged(listed, self._live_sums(listed.key))
+                if sums:
+                    totals.add(sums)
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (ended[-1].last_at, ended[-1].session_id)
@@ -293,11 +298,7 @@ class Overview:
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
         # The session that was active last comes first.
         for listed in page:
-            state = await self._read_state(listed)
-            if state and name in state.runs:
-                ledger = await self._ledger(FoundSession(listed.key, state))
-                log = await self._store.load(listed.key)
-                totals.add(state, ledger, log.events if log else ())
+            await self._unless_damaged(listed, self._add_to_run(totals, name, listed.key))
         if known is None and not totals.conversations:
             return None
         return {
@@ -306,6 +307,13 @@ class Overview:
             "program": run.program or None,
             **totals.result(),
         }
+
+    async def _add_to_run(self, totals: RunTotals, name: str, key: SessionKey) -> None:
+        state = await self._service.look(key)
+        if name in state.runs:
+            ledger = await self._ledger(FoundSession(key, state))
+            log = await self._store.load(key)
+            totals.add(state, ledger, log.events if log else ())
 
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
@@ -351,7 +359,7 @@ class Overview:
         branches: list[JsonObject] = []
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX) if words else ()
         for listed in page:
-            state = await self._read_state(listed) or EMPTY
+            state = await self._unless_damaged(listed, self._service.look(listed.key)) or EMPTY
             about = {"session_id": state.session_id, "project_path": state.project_path, "name": state.name}
             if _has_words(f"{state.project_path} {state.name or ''}", words):
                 sessions.append({**about, "last_at": state.last_at, "host": state.host or None})
