@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 
-from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer
+from contextfold.cli.output import escape, escape_lines, is_terminal, print_answer
 from contextfold.cli.parser import CommandParser, UsageError, parse_budget
 from contextfold.cli.resolve import decode_query
 from contextfold.cli.terminal import Column, Line, stdout_screen
@@ -72,7 +72,7 @@ def _print_result(result: AskResult | GetResult, args: argparse.Namespace) -> No
         print_answer(result.to_json())
     else:
         # The text of a document could control a terminal, but a pipe gets what the tool answers.
-        print_answer(plain_lines(result.to_text()) if is_terminal(sys.stdout) else result.to_text())
+        print_answer(escape_lines(result.to_text()) if is_terminal(sys.stdout) else result.to_text())
 
 
 def explain(result: AskResult) -> str:
@@ -83,7 +83,7 @@ def explain(result: AskResult) -> str:
             where = CRUMB.join((document.id, *section.heading))
             terms = ", ".join(f"{term.term} {term.score} ({'+'.join(term.fields)})" for term in section.why)
             lines.append(f"  {section.score:>8}  {where}: {terms}\n")
-    return plain_lines("".join(lines))
+    return escape_lines("".join(lines))
 
 
 def declare_get(parser: CommandParser) -> None:
@@ -168,7 +168,7 @@ def run_ls(args: argparse.Namespace) -> None:
         print_answer(encode({"documents": [{"id": name, "title": title} for name, title in documents]}) + "\n")
         return
     # A name could control the terminal.
-    shown = plain if is_terminal(sys.stdout) else str
+    shown = escape if is_terminal(sys.stdout) else str
     rows: list[list[Line]] = [[[shown(name)], [shown(title)]] for name, title in documents]
     print_answer(stdout_screen().table([Column("document"), Column("title", shrinks=True)], rows))
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of
-from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
+from contextfold.cli.output import ProgressLine, escape, print_error, print_note, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_store_options
 from contextfold.errors import ContextError, NoDocuments
@@ -134,12 +134,12 @@ def build_default_cache(folder: str) -> None:
 
 
 def _print_left_out(request: BuildRequest, built: BuildReport) -> None:
-    print_note(f"left out of {plain(os.fsdecode(request.sources))}: {describe_left_out(built.left_out) or 'nothing'}")
+    print_note(f"left out of {escape(os.fsdecode(request.sources))}: {describe_left_out(built.left_out) or 'nothing'}")
 
 
 def _print_report(request: BuildRequest, built: BuildReport) -> None:
     if built.remembered:
-        options = " ".join(plain(quote(word)) for word in built.remembered)
+        options = " ".join(escape(quote(word)) for word in built.remembered)
         print_note(f"with the options that the cache remembers: {options}; --defaults forgets them")
     if built.left_out:
         _print_left_out(request, built)
@@ -158,7 +158,7 @@ def _watch(request: BuildRequest) -> None:
         watch = Watch(request)
         built = _build(request)
         _print_report(request, built)
-        print_note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
+        print_note(f"watching {escape(os.fsdecode(request.sources))}; Ctrl-C ends it")
         for _ in watch.changes(time.sleep):
             before = built.left_out
             try:
@@ -169,7 +169,7 @@ def _watch(request: BuildRequest) -> None:
             if built.left_out != before:
                 _print_left_out(request, built)
             if built.is_changed:
-                print_note(f"built {plain(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
+                print_note(f"built {escape(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass

@@ -25,7 +25,7 @@ from contextfold.cli.daemon_client import (
     is_proxy_url,
 )
 from contextfold.cli.host_files import claude_settings_here, claude_variables, find_member, read_if_valid
-from contextfold.cli.output import plain, print_answer, print_error, print_on_terminal
+from contextfold.cli.output import escape, print_answer, print_error, print_on_terminal
 from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_OK, CacheMissing
 from contextfold.hosts.programs import CLAUDE_CODE, HOSTS, PLUGIN
@@ -231,5 +231,5 @@ def _nearest_caches() -> list[str]:
 
 
 def _format_finding(finding: Finding) -> str:
-    remedy = f"    {plain(finding.remedy)}\n" if finding.remedy else ""
-    return f"{MARKS[finding.level]} {plain(finding.text)}\n{remedy}"
+    remedy = f"    {escape(finding.remedy)}\n" if finding.remedy else ""
+    return f"{MARKS[finding.level]} {escape(finding.text)}\n{remedy}"

@@ -28,7 +28,7 @@ from contextfold.cli.daemon_client import (
     daemon_address,
     request,
 )
-from contextfold.cli.output import plain, print_answer, print_bytes
+from contextfold.cli.output import escape, print_answer, print_bytes
 from contextfold.cli.parser import CommandParser
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
 from contextfold.common.canonical import parse_json
@@ -148,7 +148,7 @@ def run_statusline(args: argparse.Namespace) -> None:
     conversation = payload.get("session_id")
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]
-        print_answer(plain(line_for(sessions, str(folder or os.getcwd()), str(conversation or ""))) + "\n")
+        print_answer(escape(line_for(sessions, str(folder or os.getcwd()), str(conversation or ""))) + "\n")
     except DaemonSlow:
         print_answer("contextfold: the daemon is busy\n")
     except DaemonSilent:

@@ -35,7 +35,7 @@ from contextfold.cli.host_files import (
     writable_in_json,
     write_tree,
 )
-from contextfold.cli.output import plain, print_answer, print_note, refuses_on_stdin
+from contextfold.cli.output import escape, print_answer, print_note, refuses_on_stdin
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import DAEMON_URL, MCP_PATH, is_variable
 from contextfold.errors import StorageFailed
@@ -170,7 +170,7 @@ def run_uninstall(args: argparse.Namespace) -> None:
 
 def _confirm_and_make(steps: Sequence[Step], args: argparse.Namespace) -> bool:
     """Show the steps, ask for consent, and make them; False if nothing was done."""
-    print_answer("".join(f"{plain(step.text)}\n" for step in steps))
+    print_answer("".join(f"{escape(step.text)}\n" for step in steps))
     if args.dry_run:
         print_note("nothing was done; leave out --dry-run to do it")
         return False

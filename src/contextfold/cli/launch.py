@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from contextfold.cli.host_files import claude_variables, find_member, read_if_valid, read_object, user_file
 from contextfold.cli.install import plugin_files
-from contextfold.cli.output import plain
+from contextfold.cli.output import escape
 from contextfold.cli.parser import UsageError
 from contextfold.errors import StorageFailed
 from contextfold.hosts.programs import (
@@ -153,7 +153,7 @@ class Launcher(NamedTuple):
         overrides |= {f"mcp_servers.{name}": server for name, server in servers.items()}
         words = tuple(word for key, value in overrides.items() for word in ("-c", f"{key}={_toml(value)}"))
         if chosen:
-            why = f"its config.toml names another provider, {plain(chosen)}"
+            why = f"its config.toml names another provider, {escape(chosen)}"
             return Launch(words, {}, {}, f"tools, without the proxy: {why}")
         return Launch(words, self._base_urls(), {}, "proxy and tools")
 

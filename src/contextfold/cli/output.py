@@ -52,10 +52,10 @@ def print_error(error: str, *reasons: str) -> None:
 
     For programs that start this one, an error is one line, without reasons.
     """
-    print_on_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
+    print_on_stderr(f"error: {escape(error)}\n" + "".join(f"reason: {escape(reason)}\n" for reason in reasons))
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """Escape control characters and line breaks, so that a file's name cannot control the terminal or add a line."""
     # A character that is escaped is not printable.
     if text.isprintable():
@@ -64,15 +64,15 @@ def plain(text: str) -> str:
     return "".join(f"\\u{ord(c):04x}" if c in TURNING else c for c in controls)
 
 
-def plain_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Escape the control characters of a text, except line breaks and tabs. A CRLF becomes a line break."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in lines)
+    return "\n".join("\t".join(map(escape, line.split("\t"))) for line in lines)
 
 
 def print_on_terminal(text: str) -> None:
     if is_terminal(sys.stderr):
-        print_on_stderr(plain(text) + "\n")
+        print_on_stderr(escape(text) + "\n")
 
 
 def print_note(text: str) -> None:

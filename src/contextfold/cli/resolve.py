@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 
-from contextfold.cli.output import ProgressLine, plain, print_answer, print_error, print_note
+from contextfold.cli.output import ProgressLine, escape, print_answer, print_error, print_note
 from contextfold.cli.parser import CommandParser
+from contextfold.common.answer_format import name_first
 from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid, QueryInvalid
 from contextfold.resolve.index_file import rebuild_command
 from contextfold.resolve.outdated import find_outdated
+from contextfold.resolve.relevance.answer import NAMED_MAX
 from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
-
-# A note names at most this many documents.
-NAMED_MAX = 3
 
 
 def declare_resolve(parser: CommandParser) -> None:
@@ -57,9 +56,9 @@ def run_resolve(args: argparse.Namespace) -> None:
     cache = os.fsencode(args.cache)
     outdated = find_outdated(cache, ((document.id, document.version) for document in result.documents))
     if outdated:
-        named = ", ".join(outdated[:NAMED_MAX]) + (", …" if outdated[NAMED_MAX:] else "")
+        named = name_first(outdated, NAMED_MAX)
         command = rebuild_command(cache)
-        print_note(f"the cache is not of the documents beside it: {plain(named)} changed; {command} makes it anew")
+        print_note(f"the cache is not of the documents beside it: {escape(named)} changed; {command} makes it anew")
 
 
 def decode_query(argument: str) -> str:

@@ -46,7 +46,7 @@ from contextfold.cli.launch import (
     Launcher,
     read_environment,
 )
-from contextfold.cli.output import plain, print_error, print_note
+from contextfold.cli.output import escape, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.answer_format import TOKENS_WORTH, format_count, format_dollars, format_share
 from contextfold.common.daemon_proof import SECRET_BYTES, find_proof
@@ -153,7 +153,7 @@ def run_run(args: argparse.Namespace) -> int:
             connection = Daemon(f"{daemon.address.url}/run/{run}", TOKEN_VARIABLE if daemon.token else "", args.tools)
             launch = Launcher(connection, daemon.token, folder, environment, documents).launch(name)
             write_tree(folder, launch.files)
-            asks = f"; it can ask the documents in {plain(documents.folder)}" if documents and name in PROGRAMS else ""
+            asks = f"; it can ask the documents in {escape(documents.folder)}" if documents and name in PROGRAMS else ""
             print_note(f"{name} runs with {launch.features}{asks}; the page: {page.address.url}/")
             variables = {URL_VARIABLE: daemon.address.url} | ({TOKEN_VARIABLE: daemon.token} if daemon.token else {})
             if page is not daemon:
@@ -202,7 +202,7 @@ def _open_daemon(
 def _register_run(daemon: DaemonClient, name: str) -> str:
     run = f"run_{secrets.token_hex(8)}"
     try:
-        daemon.put(f"/v1/runs/{run}", {"project_path": absolute("."), "program": plain(name)[:64]})
+        daemon.put(f"/v1/runs/{run}", {"project_path": absolute("."), "program": escape(name)[:64]})
     except DaemonSilent as problem:
         raise UsageError(f"{problem}; restart the daemon, so that it is of this version") from None
     return run
@@ -264,7 +264,7 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
         try:
             child = Popen(argv, env=environment)
         except OSError as problem:
-            print_error(f"cannot start {plain(argv[0])}: {problem.strerror}")
+            print_error(f"cannot start {escape(argv[0])}: {problem.strerror}")
             return NOT_EXECUTABLE
         for number in before:
             signal.signal(number, forward_signal)

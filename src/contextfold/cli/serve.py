@@ -19,7 +19,7 @@ from pathlib import Path
 from contextfold.app import make_fold_service
 from contextfold.cli.daemon_client import RUN_TOKEN_VARIABLE, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.host_files import absolute, executable, write_text
-from contextfold.cli.output import is_terminal, plain, print_answer, print_note
+from contextfold.cli.output import escape, is_terminal, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
@@ -164,7 +164,7 @@ def run_token(args: argparse.Namespace) -> None:
 
     print_answer(add_token(args.token_file, args.owner) + "\n")
     print_note(
-        f"this token is shown once: {plain(args.token_file)} keeps its hash alone; remove that line to revoke it"
+        f"this token is shown once: {escape(args.token_file)} keeps its hash alone; remove that line to revoke it"
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from contextfold.app import delete_store, find_damage, open_store
 from contextfold.cli.fold.session_access import write, write_json
-from contextfold.cli.output import ProgressLine, ask_yes_no, can_ask, plain, print_note
+from contextfold.cli.output import ProgressLine, ask_yes_no, can_ask, escape, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
 from contextfold.common.answer_format import format_count
@@ -134,7 +134,7 @@ def run_delete(args: argparse.Namespace) -> None:
         print_note(f"nothing to delete: {settings.store} does not exist")
         return
     size = os.stat(settings.store).st_size / MEGABYTE
-    write(f"{plain(settings.store)} ({size:.1f} MB): all sessions, archives, summaries and left-out results\n")
+    write(f"{escape(settings.store)} ({size:.1f} MB): all sessions, archives, summaries and left-out results\n")
     if args.dry_run:
         print_note("nothing was deleted; leave out --dry-run to do it")
         return

@@ -1,6 +1,6 @@
 """Formats lines and tables: with colours on a terminal, as plain text in a pipe.
 
-All text passes through `plain` here, so that no text of the store can move the cursor or change colours. Knows no
+All text passes through `escape` here, so that no text of the store can move the cursor or change colours. Knows no
 session. `rich` and `shutil` are imported only if stdout is a terminal.
 """
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from contextfold.cli.output import is_terminal, plain
+from contextfold.cli.output import escape, is_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -178,7 +178,7 @@ def _build_text(line: Line, *, wraps: bool = False) -> Text:
 
 
 def _plain_text(part: Part) -> str:
-    return plain(part if isinstance(part, str) else part[0])
+    return escape(part if isinstance(part, str) else part[0])
 
 
 def _align(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:

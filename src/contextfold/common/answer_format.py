@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
@@ -25,6 +25,11 @@ def join_blocks(blocks: Iterable[str]) -> str:
 
 def format_count(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
+
+
+def name_first(names: Sequence[str], most: int) -> str:
+    """The first names in one line, which says if there are more."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def format_dollars(micros: int) -> str:

@@ -183,18 +183,19 @@ class RecordOperations(Verb):
     @property
     def identity(self) -> Sequence[str]:
         operations = zip(self.operations, self.contents, strict=True)
-        parts = ((done.type, text, str(done.tokens), str(done.failed), done.source) for done, text in operations)
+        parts = ((each.type, text, str(each.tokens), str(each.failed), each.source) for each, text in operations)
         return ("record", *(part for operation in parts for part in operation))
 
     def decide(self, state: State, at: str) -> list[Event]:
         model, host = state.model, state.host
         events: list[Event] = []
-        for n, done in enumerate(self.operations, state.revision + 1):
+        for n, operation in enumerate(self.operations, state.revision + 1):
             # The summary of a compaction belongs to all threads, so it stays when a branch is folded.
-            thread_id = None if done.compacts else state.active_id
-            new_model, new_host = done.model if done.model != model else "", done.host if done.host != host else ""
-            events.append(done._replace(n=n, at=at, branch_id=thread_id, model=new_model, host=new_host))
-            model, host = done.model or model, done.host or host
+            thread_id = None if operation.compacts else state.active_id
+            new_model = operation.model if operation.model != model else ""
+            new_host = operation.host if operation.host != host else ""
+            events.append(operation._replace(n=n, at=at, branch_id=thread_id, model=new_model, host=new_host))
+            model, host = operation.model or model, operation.host or host
         return events
 
     def result(

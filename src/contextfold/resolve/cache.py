@@ -94,6 +94,7 @@ class CacheFolder:
             raise Malformed("the index has other documents than the record")
         chosen = {number: self.entry(opened, number) for number in measures.choose(budget)}
         if not self.is_as_built(opened.record):
+            # A document with another fingerprint is read again, and must still be the one that was indexed.
             for _ in self.documents(self.manifest(), opened.record):
                 pass
         return measures, chosen

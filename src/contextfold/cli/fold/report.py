@@ -8,10 +8,10 @@ escaped, and the page cannot load or run anything. Control and bidirectional cha
 from __future__ import annotations
 
 import argparse
+import html
 import os
 import re
 from collections.abc import Iterator, Mapping
-from html import escape
 from typing import Any
 
 from contextfold import __version__
@@ -27,7 +27,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
 )
 from contextfold.cli.fold.status import folded_before_text, left_out_text
-from contextfold.cli.output import plain, plain_lines
+from contextfold.cli.output import escape, escape_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
 from contextfold.common.answer_format import TOKENS_WORTH, format_count, format_dollars, format_share
@@ -77,7 +77,7 @@ def run_report(args: argparse.Namespace) -> None:
     if args.json:
         write_json(report)
     else:
-        write(html(report) if args.format == "html" else markdown(report))
+        write(render_html(report) if args.format == "html" else render_markdown(report))
 
 
 def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
@@ -150,7 +150,7 @@ def _home_as_tilde(path: str) -> str:
 # ---- the document
 
 
-def markdown(report: SessionReport) -> str:
+def render_markdown(report: SessionReport) -> str:
     facts = "".join(f"- {label}: {_quote(value)}\n" for label, value in _facts(report))
     folds = "".join(
         f"\n### {number}. {_quote(fold['description'])}\n\n{_fold_line(fold, _quote(fold['branch_id']))}\n\n"
@@ -164,7 +164,7 @@ def markdown(report: SessionReport) -> str:
     )
 
 
-def html(report: SessionReport) -> str:
+def render_html(report: SessionReport) -> str:
     facts = "".join(f"<dt>{label}</dt><dd>{_escape_html(value)}</dd>\n" for label, value in _facts(report))
     folds = "".join(
         f"<h3>{number}. {_escape_html(fold['description'])}</h3>\n"
@@ -245,7 +245,7 @@ def _tree_note(report: SessionReport) -> str:
 def _draw_tree(report: SessionReport) -> str:
     main = f"main thread  ({report['session']['main_thread_tokens']:,} tokens)"
     # A line break in a description would draw a branch that does not exist.
-    return "\n".join([main, *map(plain, report["tree"])])
+    return "\n".join([main, *map(escape, report["tree"])])
 
 
 def _fold_line(fold: Mapping[str, Any], branch_id: str) -> str:
@@ -261,25 +261,25 @@ def _footer(report: SessionReport) -> str:
 
 def _quote(text: str) -> str:
     """A code span of one line."""
-    escaped = plain(text)
+    escaped = escape(text)
     ticks = "`" * (_longest_run(escaped) + 1)
     # A code span must not begin or end with a backtick, and Markdown removes a space from a span of spaces.
     return f"{ticks} {escaped} {ticks}" if escaped.strip("` ") != escaped or not escaped else f"{ticks}{escaped}{ticks}"
 
 
 def _fence(text: str) -> str:
-    escaped = plain_lines(text).strip("\n")
+    escaped = escape_lines(text).strip("\n")
     fence = "`" * max(FENCE_MIN, _longest_run(escaped) + 1)
     return f"{fence}text\n{escaped}\n{fence}\n"
 
 
 def _format_html(text: str) -> str:
-    escaped = plain_lines(text).strip("\n")
-    return f"<pre>{escape(escaped)}</pre>\n"
+    escaped = escape_lines(text).strip("\n")
+    return f"<pre>{html.escape(escaped)}</pre>\n"
 
 
 def _escape_html(text: str) -> str:
-    return escape(plain(text))
+    return html.escape(escape(text))
 
 
 def _longest_run(text: str) -> int:

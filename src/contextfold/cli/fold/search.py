@@ -7,7 +7,7 @@ import re
 import sys
 
 from contextfold.cli.fold.session_access import add_owner_option, open_store, owner_of, project_of, write, write_json
-from contextfold.cli.output import is_terminal, plain_lines, print_answer, print_note
+from contextfold.cli.output import escape_lines, is_terminal, print_answer, print_note
 from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, stdout_screen, text_lines
@@ -130,7 +130,7 @@ def run_recall(args: argparse.Namespace) -> None:
         print_answer(answer.to_text())
     elif answer.folds:
         # A summary could control the terminal; a person reads in the note why there is none.
-        print_answer(plain_lines(answer.to_text()))
+        print_answer(escape_lines(answer.to_text()))
     if not answer.folds:
         too_long = f"{answer.matched} match, but none fits the budget of {answer.budget} tokens"
         print_note(too_long if answer.matched else "nothing that was folded matches")

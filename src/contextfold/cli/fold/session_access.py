@@ -14,6 +14,7 @@ from contextfold.cli.output import TURNING, is_terminal, print_answer, print_not
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_store_options, read_setting_options
 from contextfold.cli.terminal import Screen, stdout_screen
+from contextfold.common.answer_format import name_first
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
@@ -251,7 +252,7 @@ def branch_of(state: State, given: str) -> str | None:
     if len(begins) == 1 and stem:
         return begins[0]
     if begins:
-        named = ", ".join(begins[:NAMED_MAX]) + (", …" if len(begins) > NAMED_MAX else "")
+        named = name_first(begins, NAMED_MAX)
         raise ArgumentInvalid("BRANCH", f"is the prefix of several ids: {named}; give more of it")
     problem = BranchNotFound(given, state.session_id)
     problem.reason = (

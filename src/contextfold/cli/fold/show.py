@@ -18,7 +18,7 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.output import plain_lines
+from contextfold.cli.output import escape_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, stdout_screen, text_lines
 from contextfold.common.answer_format import format_count
@@ -213,7 +213,7 @@ def run_expand(args: argparse.Namespace) -> None:
         # Each page is written before the next one is read, so a long branch needs little memory.
         for page in pages:
             texts = [entry.text for entry in page if entry.text and not entry.undone]
-            if not write("".join(f"{text if args.raw else plain_lines(text)}\n" for text in texts)):
+            if not write("".join(f"{text if args.raw else escape_lines(text)}\n" for text in texts)):
                 break
 
 
@@ -225,4 +225,4 @@ def _expand_result(store: OpenStore, args: argparse.Namespace) -> None:
     if args.json:
         write_json({"result_id": result_id, "text": text})
     else:
-        write(text if args.raw else f"{plain_lines(text)}\n")
+        write(text if args.raw else f"{escape_lines(text)}\n")

@@ -235,8 +235,8 @@ class FoldService:
         failed = fields.flag("failed", default=False)
         kind, content = await self.scrub(given_type, given_content)
         redactions = kind.redactions + content.redactions
-        done = OperationCompleted(0, "", None, kind.text, tokens, source, failed, redactions)
-        verb = RecordOperations((done,), (content.text,), self.policy.counter if is_counted else None)
+        operation = OperationCompleted(0, "", None, kind.text, tokens, source, failed, redactions)
+        verb = RecordOperations((operation,), (content.text,), self.policy.counter if is_counted else None)
         return await self.change(target, verb, caller.operation_id)
 
     async def roll_back(self, caller: Caller, arguments: Arguments) -> VerbOutcome:

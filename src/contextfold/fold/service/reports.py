@@ -121,17 +121,17 @@ class RecordReports:
             events.extend(recorded.events)
             self._texts.update(recorded.texts)
 
-        for index, (one, scrubbed) in enumerate(zip(self._received, self._scrubbed, strict=True)):
-            if isinstance(one, HookReport):
-                done = one.operation(scrubbed)
-                if not done.call_id or done.call_id not in calls:
-                    calls.add(done.call_id)
-                    operations.append((done, scrubbed[1].text))
+        for index, (report, scrubbed) in enumerate(zip(self._received, self._scrubbed, strict=True)):
+            if isinstance(report, HookReport):
+                operation = report.operation(scrubbed)
+                if not operation.call_id or operation.call_id not in calls:
+                    calls.add(operation.call_id)
+                    operations.append((operation, scrubbed[1].text))
                     self.new.add(index)
                 continue
             recorded, operations = _record_operations(operations, replay.state, at), []
             take(recorded)
-            request = record_request(replay.state, at, one, scrubbed)
+            request = record_request(replay.state, at, report, scrubbed)
             take(request)
             if request.events:
                 self.new.add(index)
@@ -158,17 +158,17 @@ class WaitingSums:
     prompts: int = 0
     requests: list[RequestReport] = field(default_factory=list)
 
-    def add(self, one: Received, sign: int = 1) -> None:
+    def add(self, report: Received, sign: int = 1) -> None:
         """Add a report, or subtract it again."""
         self.count += sign
-        self.tokens += sign * one.tokens
-        if isinstance(one, HookReport):
-            self.compactions += sign * (one.left_tokens is not None)
-            self.prompts += sign * one.by_user
+        self.tokens += sign * report.tokens
+        if isinstance(report, HookReport):
+            self.compactions += sign * (report.left_tokens is not None)
+            self.prompts += sign * report.by_user
         elif sign > 0:
-            self.requests.append(one)
+            self.requests.append(report)
         else:
-            self.requests.remove(one)
+            self.requests.remove(report)
 
 
 class Reports(Inbox[Received]):
@@ -188,9 +188,9 @@ class Reports(Inbox[Received]):
     def receive(self, target: Target, *received: Received) -> None:
         """Accept reports of a session; they are recorded later. Raises InboxFull and accepts none if it is full."""
         key = target.key
-        self.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
-        for one in received:
-            self._sessions.setdefault(key, WaitingSums(target)).add(one)
+        self.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, report.texts)) for report in received])
+        for report in received:
+            self._sessions.setdefault(key, WaitingSums(target)).add(report)
 
     def waiting_for(self, key: SessionKey) -> WaitingSums | None:
         """The sums over what is not yet in a session's figures; None if nothing waits."""
@@ -199,27 +199,27 @@ class Reports(Inbox[Received]):
     async def write(self, key: SessionKey, batch_id: str, items: Sequence[Received]) -> None:
         started_s = time.monotonic()
         # Many reports have texts in common, such as the names of tools.
-        distinct = dict.fromkeys(text for one in items for text in one.texts)
+        distinct = dict.fromkeys(text for report in items for text in report.texts)
         clean = dict(zip(distinct, await self._scrub(*distinct), strict=True))
-        verb = RecordReports(batch_id, items, [[clean[text] for text in one.texts] for one in items])
+        verb = RecordReports(batch_id, items, [[clean[text] for text in report.texts] for report in items])
         # With an operation id, a retry after a lost response does not record the batch twice.
         await self._commit(self._sessions[key].target, verb, Operation(batch_id, batch_id))
         outcomes = Counter(
-            (one.reporter, RECORDED if index in verb.new else REPEATED) for index, one in enumerate(items)
+            (report.reporter, RECORDED if index in verb.new else REPEATED) for index, report in enumerate(items)
         )
         self._subtract(key, items)
         self._note(Activity(reports=outcomes, reports_took_s=time.monotonic() - started_s))
 
     def _subtract(self, key: SessionKey, received: Sequence[Received]) -> None:
         sums = self._sessions[key]
-        for one in received:
-            sums.add(one, -1)
+        for report in received:
+            sums.add(report, -1)
         if not sums.count:
             del self._sessions[key]
 
     def lose(self, key: SessionKey, items: Sequence[Received], problem: Exception | None) -> None:
         self._subtract(key, items)
-        outcomes = Counter((one.reporter, LOST) for one in items)
+        outcomes = Counter((report.reporter, LOST) for report in items)
         self._note(Activity(reports=outcomes, reports_failed=problem))
 
     def note_unavailable(self, is_unavailable: bool) -> None:
@@ -227,6 +227,6 @@ class Reports(Inbox[Received]):
 
 
 def _record_operations(operations: Sequence[tuple[OperationCompleted, str]], state: State, at: str) -> RecordedEvents:
-    verb = RecordOperations([done for done, _ in operations], [text for _, text in operations])
+    verb = RecordOperations([operation for operation, _ in operations], [text for _, text in operations])
     events = verb.decide(state, at)
     return RecordedEvents(events, list(verb.texts(events).items()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from contextfold.common.answer_format import join_blocks
+from contextfold.common.answer_format import join_blocks, name_first
 from contextfold.common.canonical import Encodable, encode_plain
 
 SEMANTICS = "v1"
@@ -246,12 +246,12 @@ def left_out_note(count: int, best: Sequence[tuple[str, LeftOutSection]] = ()) -
     return f"[{count} more {'section does' if count == 1 else 'sections do'} not fit the budget{more}]\n"
 
 
-def copies_note(documents: Sequence[str], count: int) -> str:
+def copies_note(documents: Sequence[str], most: int) -> str:
     """The line about documents that have the same text as those in the answer, which names the first of them."""
-    return f"[the same text: {', '.join(documents)}{', …' if count > len(documents) else ''}]\n"
+    return f"[the same text: {name_first(documents, most)}]\n"
 
 
 def outdated_note(documents: Sequence[str] = ()) -> str:
     """The line about documents that have changed, which names the first of them."""
-    named = f": {', '.join(documents[:NAMED_MAX])}{', …' if documents[NAMED_MAX:] else ''}" if documents else ""
+    named = f": {name_first(documents, NAMED_MAX)}" if documents else ""
     return f"[changed since this cache was built{named}; build it again]\n"

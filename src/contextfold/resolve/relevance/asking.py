@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from contextfold.common.answer_format import JSON, TEXT
+from contextfold.common.answer_format import JSON, TEXT, name_first
 from contextfold.common.question import TERMS_MAX, Question, quote_briefly
 from contextfold.common.tokens import ESTIMATE
 from contextfold.errors import QueryInvalid
@@ -165,7 +165,7 @@ def _note_forms(parts: AnswerParts, chosen: _Chosen) -> list[list[str]]:
     outdated, copies = parts.find_outdated(chosen.documents), chosen.copies
     forms = [[outdated_note(outdated), outdated_note()]] if outdated else []
     if copies:
-        forms.append([copies_note(copies[:names], len(copies)) for names in range(min(len(copies), NAMED_MAX), 0, -1)])
+        forms.append([copies_note(copies, most) for most in range(min(len(copies), NAMED_MAX), 0, -1)])
     return forms
 
 
@@ -173,11 +173,10 @@ def _make_notes(parts: AnswerParts, selection: AskSelection) -> list[str]:
     """What a reader must know beside the number of left-out sections."""
     notes = []
     if selection.unmatched:
-        named = list(selection.unmatched)
-        while len(named) > 1 and parts.count(", ".join(named)) > selection.budget // NOTES_SHARE // 2:
-            del named[len(named) // 2 :]
-        more = ", …" if len(named) < len(selection.unmatched) else ""
-        notes.append(f"[not in the cache: {', '.join(named)}{more}]\n")
+        most = len(selection.unmatched)
+        while most > 1 and parts.count(", ".join(selection.unmatched[:most])) > selection.budget // NOTES_SHARE // 2:
+            most //= 2
+        notes.append(f"[not in the cache: {name_first(selection.unmatched, most)}]\n")
     if selection.query_cut:
         notes.append(f"[the question has more than {TERMS_MAX} terms; the rest was not searched]\n")
     for cache in selection.caches_left_out:
