@@ -84,7 +84,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class _OwnersPart:
+class _OwnerMemory:
     """What is remembered of one owner; what was used last is the last. An owner evicts only its own."""
 
     # By the host's ids of conversation and subagent, and by number.
@@ -100,7 +100,7 @@ class Conversations:
         self, store: Store, look: Callable[[SessionKey], Awaitable[State]], *, clock: Callable[[], float], idle_s: float
     ) -> None:
         self._store, self._look, self._clock, self._idle_s = store, look, clock, idle_s
-        self._owners: dict[str, _OwnersPart] = {}
+        self._owners: dict[str, _OwnerMemory] = {}
 
     # ---- conversations that hooks and requests name
 
@@ -121,11 +121,11 @@ class Conversations:
         conversations, one with the same first messages that was answered is another conversation. Their later requests
         are told apart by `first_turn`, a hash of the model's first message.
         """
-        known = self._known(owner, conversation, first_turn)
+        known = self._find_known(owner, conversation, first_turn)
         if known is None:
-            found = await self._search(owner, conversation)
+            found = await self._find_stored(owner, conversation)
             # Another report of the conversation may have come meanwhile.
-            known = self._known(owner, conversation, first_turn) or found
+            known = self._find_known(owner, conversation, first_turn) or found
         if is_opening and known and known.is_answered and not conversation.is_named:
             latest = max(each.number for each in [known, *self._list_known(owner, conversation)])
             conversation, known = conversation._replace(number=(latest + 1) % NUMBERS_MAX), None
@@ -133,9 +133,9 @@ class Conversations:
             target = conversation_target(owner, conversation, project, name)
             known = KnownConversation(target, number=conversation.number)
         known.first_turn = known.first_turn or first_turn
-        self._use(owner, conversation, known, run)
+        self._make_latest(owner, conversation, known, run)
         if project:
-            self.place(known, project)
+            self.set_project(known, project)
         return known
 
     def adopt(self, known: KnownConversation, target: Target) -> None:
@@ -143,12 +143,12 @@ class Conversations:
         if target.conversation is None:
             known.target = target
 
-    def place(self, known: KnownConversation, project: Project) -> None:
+    def set_project(self, known: KnownConversation, project: Project) -> None:
         """Set the project of a conversation that began without one. Its key stays the same."""
         if not known.target.given_path:
             known.target = known.target._replace(given_path=project.given)
 
-    def _known(self, owner: str, conversation: Conversation, first_turn: int | None) -> KnownConversation | None:
+    def _find_known(self, owner: str, conversation: Conversation, first_turn: int | None) -> KnownConversation | None:
         """The conversation with this first message of the model, else the latest one that has none yet, or any."""
 
         def rank(known: KnownConversation) -> tuple[bool, bool, float, int]:
@@ -159,20 +159,20 @@ class Conversations:
 
     def _list_known(self, owner: str, conversation: Conversation) -> list[KnownConversation]:
         """The conversations that are remembered with these ids; several only if the host does not name them."""
-        known = self._part(owner).conversations
+        known = self._memory_of(owner).conversations
         numbers = range(1 if conversation.is_named else NUMBERS_MAX)
         keys = ((conversation.id, conversation.agent, number) for number in numbers)
         return [known[key] for key in keys if key in known]
 
-    def _use(self, owner: str, conversation: Conversation, known: KnownConversation, run: str) -> None:
-        part, key = self._part(owner), (conversation.id, conversation.agent, known.number)
+    def _make_latest(self, owner: str, conversation: Conversation, known: KnownConversation, run: str) -> None:
+        memory, key = self._memory_of(owner), (conversation.id, conversation.agent, known.number)
         known.run, known.at_s = run or known.run, self._clock()
-        part.conversations[key] = known
-        part.conversations.move_to_end(key)
-        if len(part.conversations) > CONVERSATIONS_MAX:
-            part.conversations.popitem(last=False)
+        memory.conversations[key] = known
+        memory.conversations.move_to_end(key)
+        if len(memory.conversations) > CONVERSATIONS_MAX:
+            memory.conversations.popitem(last=False)
 
-    async def _search(self, owner: str, conversation: Conversation) -> KnownConversation | None:
+    async def _find_stored(self, owner: str, conversation: Conversation) -> KnownConversation | None:
         """The conversation's live session in the store, the last of several with the same first messages."""
         try:
             listed = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
@@ -190,24 +190,24 @@ class Conversations:
     # ---- calls of our tools
 
     def note_call(self, owner: str, call: NotedCall) -> None:
-        part = self._part(owner)
-        part.calls = [*part.calls[1 - CALLS_MAX :], call]
+        memory = self._memory_of(owner)
+        memory.calls = [*memory.calls[1 - CALLS_MAX :], call]
 
     def note_arriving(self, owner: str, reported: asyncio.Future[KnownConversation | None]) -> None:
         """Let calls wait for the report of a request that was answered, because they may be about it."""
-        arriving = self._part(owner).arriving
+        arriving = self._memory_of(owner).arriving
         arriving.add(reported)
         reported.add_done_callback(arriving.discard)
 
     async def wait_for_arriving(self, owner: str) -> None:
-        if arriving := self._part(owner).arriving:
+        if arriving := self._memory_of(owner).arriving:
             await asyncio.wait(arriving, timeout=CALL_WAIT_S)
 
     async def session_of_call(
         self, owner: str, tool: str, arguments: Mapping[str, object], *, call_id: str = "", run: str = ""
     ) -> KnownConversation | None:
         """The conversation that made a call; None if it is not known."""
-        calls, hashed = self._part(owner).calls, hash_arguments(arguments)
+        calls, hashed = self._memory_of(owner).calls, hash_arguments(arguments)
         # The latest call with the same id counts, else the first one with the same arguments that was not yet found.
         of_tool = [call for call in calls if call.tool == tool and call.run == run]
         same = [call for call in of_tool if call.arguments == hashed]
@@ -219,16 +219,16 @@ class Conversations:
                 calls.remove(found)
             if known := await _wait_for(found.conversation):
                 return known
-        return next((known for known in self._latest(owner) if run and known.run == run), None)
+        return next((known for known in self._list_latest(owner) if run and known.run == run), None)
 
     def latest_of(self, owner: str, project: Project) -> KnownConversation | None:
         """The latest conversation of a project."""
-        return next((known for known in self._latest(owner) if _is_of(known.target, project)), None)
+        return next((known for known in self._list_latest(owner) if _is_of(known.target, project)), None)
 
-    def _latest(self, owner: str) -> Iterator[KnownConversation]:
+    def _list_latest(self, owner: str) -> Iterator[KnownConversation]:
         """The conversations that are not idle, the latest one first. Subagents are found by their calls alone."""
         idle_since_s = self._clock() - self._idle_s
-        for (_, agent, _), known in reversed(self._part(owner).conversations.items()):
+        for (_, agent, _), known in reversed(self._memory_of(owner).conversations.items()):
             if known.at_s > idle_since_s and not agent:
                 yield known
 
@@ -240,7 +240,7 @@ class Conversations:
 
     def run(self, owner: str, name: str) -> Run:
         """What is known of a run, which may not have been announced."""
-        runs = self._part(owner).runs
+        runs = self._memory_of(owner).runs
         run = runs.setdefault(name, Run())
         runs.move_to_end(name)
         if len(runs) > RUNS_MAX:
@@ -249,7 +249,7 @@ class Conversations:
 
     async def find_run(self, owner: str, name: str) -> Run | None:
         """What is known of a run. One that was announced before a restart is known by its sessions."""
-        found = self._part(owner).runs.get(name)
+        found = self._memory_of(owner).runs.get(name)
         if found and (found.project or found.is_searched):
             return found
         project = await self._search_run(owner, name)
@@ -267,12 +267,12 @@ class Conversations:
                 if name in state.runs and state.project_path:
                     return project_at(state.project_path)
         except ContextError:
-            # The store is unavailable, as in `_search`.
+            # The store is unavailable, as in `_find_stored`.
             pass
         return None
 
-    def _part(self, owner: str) -> _OwnersPart:
-        return self._owners.setdefault(owner, _OwnersPart())
+    def _memory_of(self, owner: str) -> _OwnerMemory:
+        return self._owners.setdefault(owner, _OwnerMemory())
 
 
 def _is_of(target: Target, project: Project) -> bool:

@@ -163,7 +163,7 @@ class FoldService:
         if known is None:
             return caller
         if project:
-            self.conversations.place(known, project)
+            self.conversations.set_project(known, project)
         return caller._replace(session=known.target)
 
     # ---- verbs

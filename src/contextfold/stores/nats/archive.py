@@ -52,7 +52,7 @@ _NUMBERS: Final = ("tokens", "messages")
 
 def message_bytes_max(js: JetStream) -> int:
     """The size of a message that every server accepts."""
-    return min(CHUNK_BYTES, js.payload_most // 2 or CHUNK_BYTES)
+    return min(CHUNK_BYTES, js.payload_max // 2 or CHUNK_BYTES)
 
 
 async def write_chunks(js: JetStream, archived: str, data: bytes) -> ChunkReference:

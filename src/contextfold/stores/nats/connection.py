@@ -133,7 +133,7 @@ class NatsConnection:
         return self._problem is None and self._client is not None and self._client.is_connected
 
     @property
-    def payload_most(self) -> int:
+    def payload_max(self) -> int:
         return self._client.max_payload if self._client else 0
 
     # ---- the connection

@@ -140,7 +140,7 @@ class SessionExpiry:
         The time in the commit cannot be changed, so it is noted beside the log.
         """
         log = self.names.log_of(row.key)
-        subject = self.names.alive(f"future-{sha256(log.encode()).hexdigest()[:32]}")
+        subject = self.names.daemon_note(f"future-{sha256(log.encode()).hexdigest()[:32]}")
         note = await self.js.last(self.names.state, subject)
         if note is not None and note.headers.get(NOTED_SEQ) == str(row.seq):
             return note.headers[records.LAST_AT]

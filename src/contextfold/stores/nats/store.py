@@ -249,7 +249,7 @@ class NatsStore:
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""
         size = min(CHECK_BYTES, message_bytes_max(self._js)) if self._js.is_ready else 0
-        write = self._js.put(self._names.alive(self._mark), bytes(size), {TTL: ALIVE})
+        write = self._js.put(self._names.daemon_note(self._mark), bytes(size), {TTL: ALIVE})
         rooms = (self._js.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
         await asyncio.gather(write, *rooms)
 
@@ -262,7 +262,7 @@ class NatsStore:
                 await self._no_commits.wait()
                 if self._js.is_ready:
                     await self._publisher.settle()
-                    await self._js.purge(self._names.state, self._names.alive(self._mark))
+                    await self._js.purge(self._names.state, self._names.daemon_note(self._mark))
         await end_tasks(self._publishing_for_others)
         await self._publisher.stop()
         await self._js.close()

@@ -60,7 +60,7 @@ class SubjectNames:
         self.every_left_out = f"{self.archive}.*.{NOTHING}.*.left_out.>"
         self.every_conversation = f"{self.archive}.*.{NOTHING}.*.requests"
         # The time that the store has seen (`fold.store_clock`).
-        self.clock = self.alive("clock")
+        self.clock = self.daemon_note("clock")
         # The subjects of each stream.
         self.subjects = {
             self.log: [self.every_log],
@@ -102,7 +102,7 @@ class SubjectNames:
     def session_state(self, session: str) -> str:
         return f"{session}.meta.session_state"
 
-    def alive(self, name: str) -> str:
+    def daemon_note(self, name: str) -> str:
         """A message of a daemon about itself or about its work."""
         return f"{self.state}.alive.{name}"
 
