@@ -58,7 +58,7 @@ class Command(NamedTuple):
     @property
     def group(self) -> str:
         """The first word of a name that has two."""
-        return self.name.partition(" ")[0] if " " in self.name else ""
+        return self.name.rpartition(" ")[0]
 
     @property
     def word(self) -> str:
@@ -128,7 +128,7 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
 
     The help of a single command is printed here, and then SystemExit is raised, as argparse does.
     """
-    first, *words = argv or HELP_WORDS[:1]
+    first, *words = argv or ["help"]
     if first in HELP_WORDS:
         return _print_later(_overview())
     if first in VERSION_WORDS:

@@ -351,7 +351,7 @@ class TrajectoryPage:
         length = self._find_fitting_length(entry, rest, offset)
         if length is None:
             return offset
-        part = _entry(entry, rest[:length], offset)
+        part = _entry_part(entry, rest[:length], offset)
         self._entries.append(part)
         self._left -= self._cost(part)
         return None if length == len(rest) else offset + length
@@ -363,7 +363,7 @@ class TrajectoryPage:
         """The number of characters of the rest that fit; None if none do."""
 
         def cost_of(length: int) -> int:
-            return self._cost(_entry(entry, rest[:length], offset))
+            return self._cost(_entry_part(entry, rest[:length], offset))
 
         most = min(len(rest), max(0, self._left) * CHARACTERS_PER_TOKEN_MAX)
         if cost_of(1) > self._left:
@@ -375,5 +375,5 @@ class TrajectoryPage:
         return self._count(encode(entry) + ",")
 
 
-def _entry(entry: ArchiveEntry, text: str, offset: int) -> JsonObject:
+def _entry_part(entry: ArchiveEntry, text: str, offset: int) -> JsonObject:
     return entry_result(entry, text, is_part=offset + len(text) < len(entry.text) or offset > 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from operator import truediv
 from typing import NamedTuple
@@ -24,7 +23,6 @@ BUDGET_MAX = 2**63 - 1
 MAX_DIGITS = 9
 # Numbers from 0.000001 on are written without an exponent.
 FIXED_POINT_FROM = -6
-CACHED_TEXTS = 4096
 
 
 class Float32(WrittenFloat):
@@ -52,7 +50,6 @@ def ratio(part: int, whole: int) -> Float32:
     return Float32(round_to_float32(round_to_float32(part) / round_to_float32(whole))) if whole else Float32(0.0)
 
 
-@lru_cache(maxsize=CACHED_TEXTS)
 def shortest_text(value: float) -> str:
     """The shortest decimal text of a float32 that is 0, or a quotient of counts: below 2^-64, it may be missed."""
     if value == 0.0:

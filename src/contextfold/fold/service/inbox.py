@@ -46,7 +46,7 @@ class InboxFull(Exception):
 
 
 @dataclass(slots=True)
-class _Lane(Generic[Item]):
+class _Queue(Generic[Item]):
     """The queue of one session: items with their sizes, and the numbers of items ever added and written."""
 
     # Set when the pause before the next batch should end, because it is full or a caller waits for it.
@@ -72,7 +72,7 @@ class Inbox(ABC, Generic[Item]):
     def __init__(self) -> None:
         # The number of sessions whose next attempt to write waits for the store.
         self._retrying = 0
-        self._lanes: dict[SessionKey, _Lane[Item]] = {}
+        self._queues: dict[SessionKey, _Queue[Item]] = {}
         # The number of waiting items of each owner, and of their bytes.
         self._items: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
@@ -102,58 +102,58 @@ class Inbox(ABC, Generic[Item]):
         if not items:
             return
         self._check_room(key.owner, len(items), sum(sizes_bytes))
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(asyncio.Event(), asyncio.Event())
-        lane.items.extend(zip(items, sizes_bytes, strict=True))
-        lane.added += len(items)
-        lane.bytes += sum(sizes_bytes)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(asyncio.Event(), asyncio.Event())
+        queue.items.extend(zip(items, sizes_bytes, strict=True))
+        queue.added += len(items)
+        queue.bytes += sum(sizes_bytes)
         self._count(key.owner, len(items), sum(sizes_bytes))
-        if lane.task is None:
-            lane.task = asyncio.get_running_loop().create_task(self._work(key, lane))
-        elif lane.is_full:
-            lane.hurry.set()
+        if queue.task is None:
+            queue.task = asyncio.get_running_loop().create_task(self._work(key, queue))
+        elif queue.is_full:
+            queue.hurry.set()
 
     async def settle(self, key: SessionKey, timeout_s: float | None = None) -> None:
         """Wait until all items that were added for this session before are written."""
         timeout_s = SETTLED_TIMEOUT_S if timeout_s is None else timeout_s
-        lane = self._lanes.get(key)
-        if lane is None:
+        queue = self._queues.get(key)
+        if queue is None:
             return
-        lane.hurry.set()
-        lane.awaited.set()
+        queue.hurry.set()
+        queue.awaited.set()
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.waiters.append((lane.added, written))
+        queue.waiters.append((queue.added, written))
         try:
             async with asyncio.timeout(timeout_s):
                 await written
         except TimeoutError:
             raise StoreUnavailable(f"what was reported before is not written after {timeout_s:g} s") from None
         finally:
-            lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
+            queue.waiters = [waiter for waiter in queue.waiters if waiter[1] is not written]
 
     async def settle_all(self, owner: str, timeout_s: float | None = None) -> None:
         """Wait for the items of all sessions of an owner. A session that cannot be written does not delay others."""
         timeout_s = ALL_SETTLED_TIMEOUT_S if timeout_s is None else timeout_s
-        keys = [key for key in self._lanes if key.owner == owner]
+        keys = [key for key in self._queues if key.owner == owner]
         if keys:
             await asyncio.gather(*(self.settle(key, timeout_s) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""
         self._closed = True
-        lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.hurry.set()
-        tasks = [lane.task for lane in lanes if lane.task]
+        queues = list(self._queues.values())
+        for queue in queues:
+            queue.hurry.set()
+        tasks = [queue.task for queue in queues if queue.task]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        for key, lane in self._lanes.items():
-            if lane.items:
-                self.lose(key, [item for item, _ in lane.items], None)
+        for key, queue in self._queues.items():
+            if queue.items:
+                self.lose(key, [item for item, _ in queue.items], None)
 
     def _check_room(self, owner: str, items: int, size_bytes: int) -> None:
         if (
@@ -171,41 +171,41 @@ class Inbox(ABC, Generic[Item]):
         if not self._items[owner]:
             del self._items[owner], self._bytes[owner]
 
-    async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
-        while lane.items:
-            if not lane.is_full:
-                await self.pause(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
-            batch = _next_batch(lane.items)
-            await self._deliver(key, [item for item, _ in batch], lane)
+    async def _work(self, key: SessionKey, queue: _Queue[Item]) -> None:
+        while queue.items:
+            if not queue.is_full:
+                await self.pause(queue.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
+            batch = _next_batch(queue.items)
+            await self._deliver(key, [item for item, _ in batch], queue)
             for _ in batch:
-                lane.items.popleft()
+                queue.items.popleft()
             size_bytes = sum(item_bytes for _, item_bytes in batch)
-            lane.bytes -= size_bytes
+            queue.bytes -= size_bytes
             self._count(key.owner, -len(batch), -size_bytes)
-            lane.done += len(batch)
-            for ticket, written in lane.waiters:
-                if ticket <= lane.done and not written.done():
+            queue.done += len(batch)
+            for ticket, written in queue.waiters:
+                if ticket <= queue.done and not written.done():
                     written.set_result(None)
-            if not self._closed and all(written.done() for _, written in lane.waiters):
-                lane.hurry.clear()
+            if not self._closed and all(written.done() for _, written in queue.waiters):
+                queue.hurry.clear()
         # There was no `await` since the last check, so no item can have been added meanwhile.
-        del self._lanes[key]
+        del self._queues[key]
 
-    async def _deliver(self, key: SessionKey, items: Sequence[Item], lane: _Lane[Item]) -> None:
+    async def _deliver(self, key: SessionKey, items: Sequence[Item], queue: _Queue[Item]) -> None:
         """Write a batch. If it is refused, write its items one by one, so that only a bad item is lost."""
         batch_id, is_retry, pause_s = os.urandom(16).hex(), False, RETRY_FIRST_S
         while True:
-            lane.awaited.clear()
+            queue.awaited.clear()
             try:
                 await self.write(key, batch_id, items)
             except StoreUnavailable as problem:
                 # After two failures a waiting caller gets the error. The next caller causes the next attempt.
-                for _, written in lane.waiters if is_retry else ():
+                for _, written in queue.waiters if is_retry else ():
                     if not written.done():
                         written.set_exception(problem)
                 self._count_retrying(1)
                 try:
-                    await self.pause(lane.awaited, pause_s)
+                    await self.pause(queue.awaited, pause_s)
                 finally:
                     self._count_retrying(-1)
                 is_retry, pause_s = True, min(2 * pause_s, RETRY_MAX_S)
@@ -216,7 +216,7 @@ class Inbox(ABC, Generic[Item]):
                     self.lose(key, items, problem)
                 else:
                     for item in items:
-                        await self._deliver(key, [item], lane)
+                        await self._deliver(key, [item], queue)
             return
 
     async def pause(self, event: asyncio.Event, pause_s: float) -> None:

@@ -55,8 +55,9 @@ DOCUMENTS_LISTED_MAX = 1_000
 
 def _resolve(root: CacheRoot, arguments: Arguments) -> str:
     name = check_name(arguments.get("cache"))
-    question = parse_query(arguments.get("query"), arguments.get("budget"))
-    return root.cache(name).resolve(question.text, question.budget).to_json()
+    # The query is checked before the cache is looked up, so that its error comes first.
+    query = parse_query(arguments.get("query"), arguments.get("budget"))
+    return root.cache(name).resolve(query.text, query.budget).to_json()
 
 
 def _list_caches(root: CacheRoot, _arguments: Arguments) -> str:
