@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contextfold.cli.fold.session_access import (
-    NO_LIVE_SESSION,
     add_session_options,
     open_store,
-    owner_of,
     session_address,
     session_not_found,
     write,
     write_json,
-    write_rows,
+    write_live_sessions,
 )
 from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
-from contextfold.common.canonical import Encodable
+from contextfold.fold.service.session_views import FoundSession
+from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
 
 # The misses of a session, in the format of the `/v1` API.
 Misses = Mapping[str, Any]
@@ -48,7 +47,7 @@ def declare_misses(parser: CommandParser) -> None:
 
 def run_misses(args: argparse.Namespace) -> None:
     if args.all:
-        _run_all(args)
+        write_live_sessions(args, _view, _table)
         return
     with open_store(args) as store:
         address = session_address(args)
@@ -62,14 +61,8 @@ def run_misses(args: argparse.Namespace) -> None:
         write(_draw(stdout_screen(), misses))
 
 
-def _run_all(args: argparse.Namespace) -> None:
-    owner = owner_of(args)
-    with open_store(args) as store:
-        rows: list[dict[str, Encodable]] = [
-            {"project_path": found.state.project_path, "name": found.state.name, **store.sessions.misses(found)}
-            for found in store.sessions.live(owner)
-        ]
-    write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+def _view(sessions: StoredSessions, found: FoundSession) -> SessionView:
+    return {"project_path": found.state.project_path, "name": found.state.name, **sessions.misses(found)}
 
 
 def _draw(screen: Screen, misses: Misses) -> str:

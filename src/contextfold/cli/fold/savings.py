@@ -8,7 +8,6 @@ from typing import Any
 
 from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
-    NO_LIVE_SESSION,
     add_session_options,
     open_store,
     owner_of,
@@ -16,7 +15,7 @@ from contextfold.cli.fold.session_access import (
     session_not_found,
     write,
     write_json,
-    write_rows,
+    write_live_sessions,
 )
 from contextfold.cli.fold.status import (
     BAR_WIDTH,
@@ -32,7 +31,8 @@ from contextfold.cli.output import print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
-from contextfold.common.canonical import Encodable
+from contextfold.fold.service.session_views import FoundSession
+from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
 from contextfold.fold.session import State
 
 # The savings in the format of the `/v1` API.
@@ -69,7 +69,7 @@ def run_savings(args: argparse.Namespace) -> None:
         _run_totals(args, args.by)
         return
     if args.all:
-        _run_all(args)
+        write_live_sessions(args, _view, _table)
         return
     with open_store(args) as store:
         address = session_address(args)
@@ -85,14 +85,8 @@ def run_savings(args: argparse.Namespace) -> None:
         write(_draw(screen, state, savings) if screen.is_terminal else _format_plain(screen, state, savings))
 
 
-def _run_all(args: argparse.Namespace) -> None:
-    owner = owner_of(args)
-    with open_store(args) as store:
-        rows: list[dict[str, Encodable]] = [
-            {"project_path": found.state.project_path, "name": found.state.name, **store.sessions.savings(found)}
-            for found in store.sessions.live(owner)
-        ]
-    write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+def _view(sessions: StoredSessions, found: FoundSession) -> SessionView:
+    return {"project_path": found.state.project_path, "name": found.state.name, **sessions.savings(found)}
 
 
 def _run_totals(args: argparse.Namespace, group: str) -> None:

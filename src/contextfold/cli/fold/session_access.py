@@ -299,6 +299,18 @@ def write_rows(
         print_note(note_if_empty)
 
 
+def write_live_sessions(
+    args: argparse.Namespace,
+    view: Callable[[StoredSessions, FoundSession], SessionView],
+    table: Callable[[Screen, Sequence[SessionView]], str],
+) -> None:
+    """Write a view of every live session of the owner, the latest activity first."""
+    owner = owner_of(args)
+    with open_store(args) as store:
+        rows = [view(store.sessions, found) for found in store.sessions.live(owner)]
+    write_rows(args, rows, table, note_if_empty=NO_LIVE_SESSION.format(owner))
+
+
 def escape_for_terminal(text: str) -> str:
     """Escape control characters in JSON if stdout is a terminal."""
     if not is_terminal(sys.stdout):

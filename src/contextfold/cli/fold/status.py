@@ -8,22 +8,20 @@ from typing import Any
 
 from contextfold.cli.fold.session_access import (
     MAIN,
-    NO_LIVE_SESSION,
     add_session_options,
     open_store,
-    owner_of,
     session_address,
     session_not_found,
     write,
     write_json,
-    write_rows,
+    write_live_sessions,
 )
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import TOKENS_WORTH, format_count, format_dollars
 from contextfold.fold.policy import percent
 from contextfold.fold.service.session_views import group_sessions
-from contextfold.fold.service.stored_sessions import SessionView
+from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
 from contextfold.fold.session import STATUSES, State
 
 SESSION_ID_SHOWN = len("sess_") + 6
@@ -55,7 +53,7 @@ def declare_status(parser: CommandParser) -> None:
 
 def run_status(args: argparse.Namespace) -> None:
     if args.all:
-        _run_all(args)
+        write_live_sessions(args, StoredSessions.row, _table)
         return
     with open_store(args) as store:
         address = session_address(args)
@@ -68,13 +66,6 @@ def run_status(args: argparse.Namespace) -> None:
         raise session_not_found(address)
     hint = f"{format_count(others, 'other session')} of this project: context fold status --all"
     write(_status(stdout_screen(), found.state, figures, hint if others else ""))
-
-
-def _run_all(args: argparse.Namespace) -> None:
-    owner = owner_of(args)
-    with open_store(args) as store:
-        sessions = [store.sessions.row(found) for found in store.sessions.live(owner)]
-    write_rows(args, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
 def _table(screen: Screen, sessions: Sequence[SessionView]) -> str:
