@@ -114,7 +114,7 @@ class CacheFolder:
             return None, [fault]
         opened = self.open_index() if trusting_record else None
         trusted = opened.record if opened and opened.record.describes(manifest) else None
-        found = self._examine(manifest, trusted, progress)
+        found = self._check_files(manifest, trusted, progress)
         return manifest, [fault for fault in found if isinstance(fault, Fault)]
 
     def checked_version(self) -> str:
@@ -142,12 +142,12 @@ class CacheFolder:
         """
         if record is not None and not record.describes(manifest):
             raise Malformed("the record is of another cache")
-        for found in self._examine(manifest, record, progress):
+        for found in self._check_files(manifest, record, progress):
             if isinstance(found, Fault):
                 raise found
             yield found
 
-    def _examine(
+    def _check_files(
         self, manifest: Manifest, record: FingerprintRecord | None, progress: Progress
     ) -> Iterator[Document | Fault]:
         """Yield each fault and each document that was read. The faults of the manifest and the index come first."""

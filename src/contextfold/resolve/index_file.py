@@ -62,17 +62,19 @@ class OpenIndex(NamedTuple):
 class IndexFile:
     """The index of one cache. It stays open until a fingerprint changes."""
 
-    def __init__(self, path: bytes, examine: Callable[[], str], *, settled_after_s: float = SETTLED_AFTER_S) -> None:
-        """`examine` checks the rest of the cache and returns its version, or raises CacheInvalid.
+    def __init__(
+        self, path: bytes, check_cache: Callable[[], str], *, settled_after_s: float = SETTLED_AFTER_S
+    ) -> None:
+        """`check_cache` checks the rest of the cache and returns its version, or raises CacheInvalid.
 
         Timestamps of age `settled_after_s` are old enough to show every later change.
         """
         self._prefix = os.path.join(path, b"")
-        self._examine = examine
+        self._check_cache = check_cache
         self._settled_after_ns = int(settled_after_s * NS_PER_S)
         self._open: OpenIndex | None = None
         self._open_state: array[int] | None = None
-        self._examined_state: array[int] | None = None
+        self._checked_state: array[int] | None = None
 
     def open(self) -> OpenIndex:
         """The index, which may be of another cache than the manifest describes.
@@ -82,10 +84,10 @@ class IndexFile:
         state = fingerprints(self._prefix, _DERIVED)
         if self._open is not None and state == self._open_state:
             return self._open
-        self._open, self._open_state, self._examined_state = None, None, None
+        self._open, self._open_state, self._checked_state = None, None, None
         began_ns = time.time_ns()
-        record = self._record()
-        index, is_trusted = self._database(record)
+        record = self._read_record()
+        index, is_trusted = self._open_database(record)
         opened = OpenIndex(index, record)
         if is_trusted or self._is_settled(_DERIVED, state, record, began_ns):
             self._open, self._open_state = opened, state
@@ -95,13 +97,13 @@ class IndexFile:
         """The index, after checking that it is of this cache and that the rest of the cache is valid."""
         opened = self.open()
         record, state = opened.record, fingerprints(self._prefix, FRAME)
-        if state in (record.frame, self._examined_state):
+        if state in (record.frame, self._checked_state):
             return opened
         began_ns = time.time_ns()
-        if self._examine() != record.cache_version:
+        if self._check_cache() != record.cache_version:
             raise self._invalid(RECORD_FILE, "is of another cache")
         if self._open is opened and self._is_settled(FRAME, state, record, began_ns):
-            self._examined_state = state
+            self._checked_state = state
         return opened
 
     def _is_settled(self, files: list[bytes], state: array[int], record: FingerprintRecord, began_ns: int) -> bool:
@@ -135,7 +137,7 @@ class IndexFile:
             return [(DATABASE_FILE, str(problem))]
         return []
 
-    def _record(self) -> FingerprintRecord:
+    def _read_record(self) -> FingerprintRecord:
         if not is_folder(self._prefix + DERIVED_FOLDER.encode()):
             raise self._missing("no relevance index: an older version or another program built it")
         try:
@@ -149,7 +151,7 @@ class IndexFile:
         except Malformed as problem:
             raise self._invalid(RECORD_FILE, str(problem)) from problem
 
-    def _database(self, record: FingerprintRecord) -> tuple[Index, bool]:
+    def _open_database(self, record: FingerprintRecord) -> tuple[Index, bool]:
         """Open and check the index; return it, and whether its fingerprint was enough for the check."""
         path = self._prefix + DATABASE_FILE.encode()
         try:
