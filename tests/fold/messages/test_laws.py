@@ -587,7 +587,7 @@ def test_the_projection_reports_the_open_branches_and_their_messages(format: For
             history
         )
         index = random.Random(history.seed).randrange(len(history.messages))
-        assert json.loads(projected.original(index)) == history.messages[index], str(history)
+        assert json.loads(projected.encode_original(index)) == history.messages[index], str(history)
         assert projected.model == history.model
         assert projected.session_id != "sess_000000000000", f"{history}: a session of another server's tool"
 

@@ -54,7 +54,7 @@ def test_a_request_in_which_nothing_folds_is_sent_as_the_bytes_that_came() -> No
     projected = project_body(body, "anthropic")
     assert projected.body is body
     assert (projected.receipt.reason, projected.changed) == ("", False)
-    assert projected.original(0) == '{"role":"user","content":"é é"}'
+    assert projected.encode_original(0) == '{"role":"user","content":"é é"}'
 
 
 def test_everything_before_the_first_change_is_the_same_in_later_requests() -> None:

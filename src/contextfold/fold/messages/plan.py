@@ -22,7 +22,7 @@ class Rewrite(NamedTuple):
 
     without_thinking: bool = False
     # The messages that are left out and whose words are added after its parts.
-    words_of: tuple[int, ...] = ()
+    words_from: tuple[int, ...] = ()
     # The results and the arguments of calls that become stubs.
     stubs: tuple[LeftOutPart, ...] = ()
 
@@ -57,7 +57,7 @@ def make_plan(walk: Walk, api: Api, left_out: Sequence[LeftOutPart], *, binds_th
     for fold_range in folded if moves_words else ():
         words = tuple(n for n in range(fold_range.start, fold_range.end) if walk.fates[n] in (Fate.WORDS, Fate.MIXED))
         if words:
-            rewrites[fold_range.start - 1] = Rewrite(words_of=words)
+            rewrites[fold_range.start - 1] = Rewrite(words_from=words)
     for part in left_out:
         if not is_inside(part.place, folded):
             rewrite = rewrites.get(part.place, Rewrite())
@@ -87,7 +87,7 @@ def _choose_ranges(
             continue
         flaw = fold_range.flaw
         if not flaw and binds_thinking:
-            folded_at = _fold_time(walk, fold_range)
+            folded_at = _count_messages_at_fold(walk, fold_range)
             if folded_at is None:
                 flaw = BOUND_THINKING
             else:
@@ -101,7 +101,7 @@ def _choose_ranges(
     return folded, skipped, _find_old_thinking(walk, changes, folded)
 
 
-def _fold_time(walk: Walk, fold_range: FoldRange) -> int | None:
+def _count_messages_at_fold(walk: Walk, fold_range: FoldRange) -> int | None:
     """The number of messages with which a range is folded: at once, or after the user's next words; None if not yet."""
     folded_at = fold_range.decided
     thinks = fold_range.thinks
@@ -152,7 +152,7 @@ def rewrite_messages(messages: Sequence[Any], plan: Plan, api: Api) -> list[Any]
     """The messages with the changes inside of those that stay. Those that are left out are still among them."""
     changed: list[Any] = list(messages)
     for place, rewrite in plan.rewrites.items():
-        sources = [block_members(messages[source]) for source in rewrite.words_of]
+        sources = [block_members(messages[source]) for source in rewrite.words_from]
         changed[place] = _rewrite_message(block_members(messages[place]), rewrite, sources, api)
     return changed
 
@@ -179,7 +179,7 @@ def _rewrite_message(message: Members, rewrite: Rewrite, sources: Sequence[Membe
     if rewrite.without_thinking:
         parts = [part for part in parts if not api.is_thinking(block_members(part))]
     for source in sources:
-        parts += words_of(source, api)
+        parts += list_words(source, api)
     return {**message, api.parts_name: parts}
 
 
@@ -225,7 +225,7 @@ def _parts_of(message: Members, api: Api) -> Sequence[object]:
     return ({"type": "text", "text": content},) if isinstance(content, str) else items_of(content) or ()
 
 
-def words_of(message: Members, api: Api) -> list[object]:
+def list_words(message: Members, api: Api) -> list[object]:
     """The parts with the user's words. A host's text counts as the user's unless there is a result."""
     parts = _parts_of(message, api)
     members = [block_members(part) for part in parts]

@@ -169,7 +169,8 @@ def project(
         return make_empty_projection(messages, weigh_message(messages, encode_message(messages)), reason)
     if binds_thinking is None:
         binds_thinking = api.binds_thinking(model, None)
-    return project_and_encode(messages, api, binds_thinking=binds_thinking, tools=tools, remembered=remembered)[0]
+    projection, _ = project_and_encode(messages, api, binds_thinking=binds_thinking, tools=tools, remembered=remembered)
+    return projection
 
 
 def project_and_encode(

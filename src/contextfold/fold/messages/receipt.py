@@ -127,7 +127,7 @@ def _list_folds(walk: Walk, plan: Plan, weights: Sequence[int], sent: Sequence[i
         in_front += sum(sent[seen:first])
         # Words that were moved to the message before the range are not dropped.
         before = fold_range.start - 1
-        gets_words = before in plan.rewrites and plan.rewrites[before].words_of
+        gets_words = before in plan.rewrites and plan.rewrites[before].words_from
         moved = max(0, sent[before] - weights[before]) if gets_words else 0
         weight = sum(sum(weights[start:end]) for start, end in cuts) - moved
         turns = bisect_left(walk.turns, fold_range.end) - bisect_left(walk.turns, fold_range.start)

@@ -26,7 +26,7 @@ from contextfold.fold.messages.cache_life import find_cache_life_s
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, Remembered
 from contextfold.fold.messages.facts import Api, Members, block_members
 from contextfold.fold.messages.own_tools import is_marked, list_definitions, remembered_id, select_our_tools
-from contextfold.fold.messages.plan import words_of
+from contextfold.fold.messages.plan import list_words
 from contextfold.fold.messages.projection import NO_MESSAGES, Projection, make_empty_projection, project_and_encode
 from contextfold.fold.messages.walk import Fate
 from contextfold.fold.messages.weight import encode_json, encode_message, weigh_own_calls, weigh_own_definitions
@@ -87,10 +87,10 @@ def parse_request(body: bytes, format: Format) -> ParsedRequest:
         return ParsedRequest(body, format, {}, NOT_JSON)
     if _is_too_deep(members, api):
         return ParsedRequest(body, format, {}, TOO_DEEP)
-    return ParsedRequest(body, format, members, _reason_to_pass(members, api))
+    return ParsedRequest(body, format, members, _find_reason(members, api))
 
 
-def _reason_to_pass(members: Members, api: Api) -> str:
+def _find_reason(members: Members, api: Api) -> str:
     """Why the messages of a request are not read, or an empty text."""
     if api.names_stored_history(members):
         return KEPT_ELSEWHERE
@@ -189,7 +189,7 @@ class BodyProjection(Projection):
     # The hash of the JSON of everything but the messages.
     head_hash: int = 0
 
-    def original(self, place: int) -> str:
+    def encode_original(self, place: int) -> str:
         """The JSON text of an original message."""
         return encode_json(self.parsed.messages[place]).decode("utf-8")
 
@@ -197,8 +197,8 @@ class BodyProjection(Projection):
     def host_tokens(self) -> int:
         """The tokens of the host's own prompt and tools: everything but the conversation's messages."""
         details = self.details
-        standing = (n for n, fate in enumerate(details.walk.fates) if fate is Fate.STAYS)
-        return tokens_of(details.rest_weight + sum(details.sent_weights[place] for place in standing))
+        staying = (n for n, fate in enumerate(details.walk.fates) if fate is Fate.STAYS)
+        return tokens_of(details.rest_weight + sum(details.sent_weights[place] for place in staying))
 
     def removable_tokens(self, branch_id: str | None = None) -> int:
         """The tokens that a return from an open branch would take from the next request; without one, a fold."""
@@ -225,7 +225,7 @@ class BodyProjection(Projection):
         for place in places:
             weight += weights[place]
             if walk.fates[place] is Fate.MIXED:
-                words = words_of(block_members(self.parsed.messages[place]), api_of(self.parsed.format))
+                words = list_words(block_members(self.parsed.messages[place]), api_of(self.parsed.format))
                 weight -= sum(len(encode_message(part)) + 1 for part in words)
         return tokens_of(max(0, weight))
 

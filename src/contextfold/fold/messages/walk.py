@@ -55,7 +55,7 @@ FOLD_REASONS = (
 class Fate(Enum):
     """What becomes of a message inside a range that is folded."""
 
-    GOES = auto()
+    LEFT_OUT = auto()
     STAYS = auto()
     # Only the user wrote it, so it stays, or its words are moved.
     WORDS = auto()
@@ -136,7 +136,7 @@ class Walk:
     _turn_thinks: bool = False
     # Whether the turn has calls that the client runs.
     _turn_calls: bool = False
-    _turn_leads: bool = False
+    _awaits_item: bool = False
     _is_apart: bool = False
     # The ranges of turns that always stay; the end is exclusive.
     _kept: list[tuple[int, int]] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Walk:
     # Of the prompts that stay, and of the messages with calls that stay.
     _signatures: list[Signature] = field(default_factory=list)
     # The beginning of the work for a fold, and the first message of the model after it.
-    _since: int = 0
+    _work_since: int = 0
     _work_start: int = -1
     _flaw: str = ""
     _flaw_at: int = -1
@@ -158,7 +158,7 @@ class Walk:
         if fact.flaw:
             self._add_flaw(place, fact.flaw)
         if fact.kind == "model":
-            self.fates.append(Fate.GOES)
+            self.fates.append(Fate.LEFT_OUT)
             self._add_turn(place, fact)
             self._keep_turn(place + 1, is_needed=fact.finds_tools)
             if fact.thinks:
@@ -167,30 +167,30 @@ class Walk:
                 if fact.only_thinks:
                     self.only_thinking.append(place)
             return
-        if self._turn_leads and self._turn_end == place:
+        if self._awaits_item and self._turn_end == place:
             # This is reasoning without the item to which it belongs.
             self._add_flaw(place, UNKNOWN_CONTENT)
         has_words = fact.has_words
         if fact.kind == "standing":
             self.fates.append(Fate.STAYS)
         elif fact.results:
-            self.fates.append(Fate.MIXED if has_words else Fate.GOES)
+            self.fates.append(Fate.MIXED if has_words else Fate.LEFT_OUT)
             says_words = self._add_results(place, fact.results)
             self._keep_turn(place + 1, is_needed=says_words or fact.finds_tools)
             self._complete_turn(place)
             has_words = has_words or says_words
         else:
-            self.fates.append(Fate.WORDS if has_words else Fate.GOES)
+            self.fates.append(Fate.WORDS if has_words else Fate.LEFT_OUT)
             if has_words and not fact.is_meanwhile and not self._turn_calls:
                 self.prompts.append(place)
                 self._add_signature(place, None)
         if has_words or fact.is_compaction:
-            self._since = place + 1
+            self._work_since = place + 1
 
     @property
     def work_start(self) -> int:
         """The first message of the work that a fold would leave out now; the number of messages if there is none."""
-        return self._work_start if self._work_start >= self._since else self.count
+        return self._work_start if self._work_start >= self._work_since else self.count
 
     @property
     def is_answered(self) -> bool:
@@ -202,11 +202,11 @@ class Walk:
         if self._flaw_at >= start:
             return []
         kept = {place for first, end in self._kept for place in range(first, end)}
-        return [n for n in range(start, self.count) if self.fates[n] in (Fate.GOES, Fate.MIXED) and n not in kept]
+        return [n for n in range(start, self.count) if self.fates[n] in (Fate.LEFT_OUT, Fate.MIXED) and n not in kept]
 
     def has_dropped(self, start: int, end: int) -> bool:
         """Whether any message of a range is left out."""
-        return any(self.fates[place] in (Fate.GOES, Fate.MIXED) for place in range(start, end))
+        return any(self.fates[place] in (Fate.LEFT_OUT, Fate.MIXED) for place in range(start, end))
 
     def _add_turn(self, place: int, fact: Fact) -> None:
         if self._turn_end != place:
@@ -216,15 +216,15 @@ class Walk:
                 self._pending.clear()
             self.turns.append(place)
             self._turn_thinks = self._turn_calls = self._is_apart = False
-            if self._work_start < self._since:
+            if self._work_start < self._work_since:
                 self._work_start = place
         self._turn_end = self._results_end = place + 1
-        self._turn_leads = fact.leads
+        self._awaits_item = fact.leads
         self._turn_calls = self._turn_calls or any(call.id for call in fact.calls)
         if fact.is_signed is not None:
             self._add_signature(place, fact.is_signed)
         if fact.is_compaction:
-            self._since = place + 1
+            self._work_since = place + 1
         pending = self._pending
         for call in fact.calls:
             call_id = call.id
@@ -276,7 +276,7 @@ class Walk:
             flaw = APART if self._is_apart else self._flaw if self._flaw_at >= turn else ""
             fold = self.by_hand[place]
             self._close_range(FoldRange(fold.result_id, start, turn, fold.messages, flaw, by_hand=True))
-            self._since = place + 1
+            self._work_since = place + 1
 
     def _apply_outcomes(self, flaw: str) -> None:
         """Apply the outcomes of our calls after all calls of the turn are answered, or never will be."""
@@ -302,7 +302,7 @@ class Walk:
                 case "rollback":
                     self._roll_back(frozenset(outcome.discarded), turn)
             if outcome.verb in ("branch", "return", "fold"):
-                self._since, work_start = end, turn
+                self._work_since, work_start = end, turn
 
     def _read_outcome(self, call: Call, result: Result, turn: int) -> CallOutcome | None:
         outcome = read_result(call, result, self.confirmed)

@@ -53,7 +53,7 @@ FOLD_HEADER = b"x-context-fold"
 EXCHANGE_S = 3600.0
 # A path is percent-decoded this many times to find dots.
 DECODED_TIMES = 4
-OK_LEAST, OK_MOST = 200, 299
+OK_MIN, OK_MAX = 200, 299
 
 
 class ProviderPaths(NamedTuple):
@@ -158,10 +158,8 @@ class ProviderEndpoint:
         self, name: str, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics
     ) -> None:
         self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
-        self._name = name
-        paths = _PATHS[name]
-        self.prefix, self._folded_paths, self.purpose = paths.prefix, paths.folded, paths.purpose
-        self._stored_paths = paths.stored
+        self._name, self._paths = name, _PATHS[name]
+        self.prefix, self.purpose = self._paths.prefix, self._paths.purpose
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
@@ -177,9 +175,9 @@ class ProviderEndpoint:
         target = path + (b"?" + query if query else b"")
         request = ProxiedRequest(scope, target, receive, self._folding.budget)
         if scope["method"] == "POST":
-            if self._stored_paths is not None and self._stored_paths.fullmatch(path):
+            if self._paths.stored is not None and self._paths.stored.fullmatch(path):
                 request.receipt = Receipt(0, 0, reason=KEPT_ELSEWHERE)
-            for pattern, format in self._folded_paths.items():
+            for pattern, format in self._paths.folded.items():
                 if match := pattern.fullmatch(path):
                     named = match.groupdict(b"")
                     request.format = format
@@ -217,7 +215,7 @@ class ProviderEndpoint:
             async for part in response.parts():
                 observer.feed(part)
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-            observer.end()
+            observer.report()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailed as failure:
             self._reports.count_failure(request)
@@ -258,10 +256,10 @@ class ResponseObserver:
         """The response's headers, with that of the proxy if the request was to be folded."""
         if self._request.format is None and not self._request.receipt.reason:
             return response.headers
-        if response.status > OK_MOST:
+        if response.status > OK_MAX:
             self._reports.count_failure(self._request)
         headers = [header for header in response.headers if header[0].lower() != FOLD_HEADER]
-        if self._preparing is not None and self._request.format is not None and OK_LEAST <= response.status <= OK_MOST:
+        if self._preparing is not None and self._request.format is not None and OK_MIN <= response.status <= OK_MAX:
             named = {name.lower(): value.decode("latin-1") for name, value in headers}
             content_type, encoding = named.get(b"content-type", ""), named.get(b"content-encoding", "identity")
             self._reader = ResponseReader(self._request.format, content_type, encoding, self._our_tools)
@@ -280,10 +278,10 @@ class ResponseObserver:
             self._remaining_bytes -= len(part)
             # After the last part, a client may ask for the report at once.
             if self._remaining_bytes <= 0:
-                self.end()
+                self.report()
 
-    def end(self) -> None:
-        """The response is complete."""
+    def report(self) -> None:
+        """Report the request with what its response shows, once."""
         if self._reader is not None and self._preparing is not None:
             response = self._reader.facts()
             self._reports.note_calls(self._request, self._reader.take_own_calls())
@@ -296,7 +294,7 @@ class ResponseObserver:
 
         Many clients also disconnect after the last event.
         """
-        self.end()
+        self.report()
         if self._preparing is not None:
             self._preparing.cancel()
             self._request.reported.cancel()
@@ -328,7 +326,7 @@ def _path_below(prefix: str, raw_path: bytes) -> bytes:
     path = raw_path.removeprefix(begin)
     decoded = path
     for _ in range(DECODED_TIMES):
-        if not {b".", b".."}.isdisjoint(_steps(decoded)):
+        if not {b".", b".."}.isdisjoint(_segments(decoded)):
             break
         decoded, before = unquote_to_bytes(decoded), decoded
         if decoded == before:
@@ -340,5 +338,5 @@ def _path_below(prefix: str, raw_path: bytes) -> bytes:
     )
 
 
-def _steps(path: bytes) -> list[bytes]:
-    return [step.partition(b";")[0] for step in path.replace(b"\\", b"/").split(b"/")]
+def _segments(path: bytes) -> list[bytes]:
+    return [segment.partition(b";")[0] for segment in path.replace(b"\\", b"/").split(b"/")]

@@ -74,8 +74,6 @@ RESULTS_HEADER = b"x-context-fold-results"
 FORKS_SEARCHED_MAX = 100
 # It has at least so many messages.
 FORKED_MESSAGES = 3
-# Stored times are rounded up to seconds.
-CLOCK_S = 1.0
 # So many conversations can be folded by hand, the latest ones, if the line with the summary is not longer: NATS keeps
 # it in a header, which may have 64 KiB with all escapes.
 WORKS_MAX, SUMMARY_MAX_BYTES = 100, 16_384
@@ -86,8 +84,8 @@ COLD_SETTINGS = {"cold": ColdSettings(), "auto": AUTO, "batches": BATCHES}
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 # The store was away, so results that could be left out, or were left out before, are sent whole.
-STORE_AWAY = "store_unavailable"
-REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED, STORE_AWAY)
+STORE_UNAVAILABLE = "store_unavailable"
+REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED, STORE_UNAVAILABLE)
 
 Answer = TypeVar("Answer")
 
@@ -117,7 +115,11 @@ class RequestFolding:
         clock: Callable[[], float],
         prices: LedgerPrices,
     ) -> None:
-        self._metrics, self._records, self._scrub, self._origin, self._clock = metrics, records, scrub, origin, clock
+        self._metrics = metrics
+        self._records = records
+        self._scrub = scrub
+        self._origin = origin
+        self._clock = clock
         self._prices = prices
         self._fold_results, self._prompt_cache_s = settings.fold_results, float(settings.prompt_cache_s) or None
         self._sent = SentConversations()
@@ -169,7 +171,7 @@ class RequestFolding:
         del parts
         request.send_body(body)
         try:
-            await self._project(request, format, body)
+            await self._parse_and_fold(request, format, body)
         except Exception as problem:
             # After a bug, the request is forwarded unfolded.
             log_failure("proxy.fold_failed", problem)
@@ -178,26 +180,26 @@ class RequestFolding:
             self._metrics.projections(format).observe(request.folding_s)
         return ""
 
-    async def _project(self, request: ProxiedRequest, format: Format, body: bytes) -> None:
+    async def _parse_and_fold(self, request: ProxiedRequest, format: Format, body: bytes) -> None:
         """Fold a request that has arrived completely."""
         parsed = await self._work(request, partial(parse_request, body, format))
         request.conversation = conversation_of(request.given_headers, parsed)
         record = await self._load_record(request, has_tools=bool(parsed.members.get("tools")))
-        projection = await self._project_with(request, parsed, record, record.results)
+        projection = await self._fold_with(request, parsed, record)
         # A request that only counts tokens changes nothing that is known of its conversation.
         conversation = request.conversation.id if request.conversation and not request.is_count else None
         if conversation is not None:
             if record.last_request_at is None and not request.lacks_record:
                 record = await self._inherit(request, conversation, record, projection)
                 if request.parent:
-                    projection = await self._project_with(request, parsed, record, record.results)
+                    projection = await self._fold_with(request, parsed, record)
             projection = await self._leave_out_results(request, conversation, record, projection)
             request.outcomes = projection.outcomes
             if request.parent:
                 request.outcomes = merged_outcomes(record.outcomes, projection.outcomes)
         request.body.projection, request.receipt = projection, projection.receipt
         if request.lacks_record and not projection.receipt.problem:
-            request.receipt = replace(projection.receipt, reason=STORE_AWAY)
+            request.receipt = replace(projection.receipt, reason=STORE_UNAVAILABLE)
         request.send_body(projection.body)
         if parsed.reason:
             self._note_unread(request)
@@ -205,14 +207,10 @@ class RequestFolding:
             await self._note_work(request, conversation, projection)
             await self._note_prefix(request, conversation, record, projection)
 
-    async def _project_with(
-        self,
-        request: ProxiedRequest,
-        parsed: ParsedRequest,
-        record: ConversationRecord,
-        results: tuple[LeftOutDecision, ...],
+    async def _fold_with(
+        self, request: ProxiedRequest, parsed: ParsedRequest, record: ConversationRecord
     ) -> BodyProjection:
-        remembered = Remembered(record.outcomes, by_call(results))
+        remembered = Remembered(record.outcomes, by_call(record.results))
         return await self._work(request, partial(project_request, parsed, model=request.model, remembered=remembered))
 
     async def _work(self, request: ProxiedRequest, work: Callable[[], Answer]) -> Answer:
@@ -270,9 +268,9 @@ class RequestFolding:
         if results == record.results:
             return projection
         new = frozenset(result.result_id for result in results) - {result.result_id for result in record.results}
-        cache.lost_after_tokens = None if is_batch else projection.tokens_before(place)
-        projection = await self._project_with(request, projection.parsed, record, results)
-        cache.batch_after_tokens = projection.tokens_before_stubs(new) if is_batch else None
+        cache.tokens_before_cold = None if is_batch else projection.tokens_before(place)
+        projection = await self._fold_with(request, projection.parsed, replace(record, results=results))
+        cache.tokens_before_batch = projection.tokens_before_stubs(new) if is_batch else None
         if cache.lapsed_s:
             cache.newly_left_out = new
         return projection
@@ -289,8 +287,7 @@ class RequestFolding:
     ) -> list[ColdResult]:
         """What to leave out of a request although the cache holds it, if that is likely to pay."""
         prices, _ = self._prices.of(projection.model)
-        life_s = self._life_s(projection, record)
-        return choose_batch(projection, prices, settings, salt=salt, life_s=life_s)
+        return choose_batch(projection, prices, settings, salt=salt, life_s=self._life_s(projection, record))
 
     async def _pays_if_undone(
         self,
@@ -321,7 +318,7 @@ class RequestFolding:
         assert request.conversation is not None
         sent = self._sent.get(request.owner, request.conversation.id)
         at = record.last_request_at
-        if at is None or sent is None or at > sent.latest_at + CLOCK_S:
+        if at is None or sent is None or sent.is_behind(at):
             return at
         return sent.last_at(projection.model, has_tools=bool(projection.parsed.members.get("tools")))
 
@@ -344,7 +341,7 @@ class RequestFolding:
         if self._mode_of(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
             return None
         sent = self._sent.get(request.owner, request.parent or named.id)
-        if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
+        if sent is None or not sent.is_trusted or sent.is_behind(record.last_request_at):
             return None
         unknown_at = sent.unknown_at(projection.model)
         if unknown_at and not self._is_expired(unknown_at, record, projection):
@@ -389,8 +386,8 @@ class RequestFolding:
             sent = self._sent.get(request.owner, conversation)
             # The comparison may run in a thread, so it gets a copy.
             recent = [] if sent else self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX)
-            at = record.last_request_at or 0.0
-            request.cache.unread_before_at = at if sent is None or at > sent.latest_at + CLOCK_S else 0.0
+            if sent is None or sent.is_behind(record.last_request_at):
+                request.cache.unread_before_at = record.last_request_at or 0.0
             request.cache.comparison = await self._work(
                 request, partial(self._compare, request, record, projection, prefix, sent=sent, recent=recent)
             )
@@ -399,7 +396,7 @@ class RequestFolding:
             log_failure("proxy.comparison_failed", problem)
             request.cache.is_unread = request.cache.prefix is None
         request.cache.prefix_of = None
-        self._note_sent(request, conversation)
+        self._update_sent(request, conversation)
 
     def _compare(
         self,
@@ -457,18 +454,17 @@ class RequestFolding:
         if request.conversation is None or request.is_count:
             return
         request.cache.is_unread, request.cache.prefix, request.outcomes = True, None, request.outcomes or {}
-        self._note_sent(request, request.conversation.id)
+        self._update_sent(request, request.conversation.id)
 
-    def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
-        """Note what a request has sent, and later when it was answered."""
+    def _update_sent(self, request: ProxiedRequest, conversation: str) -> None:
+        """Note what is in the cache now: when the request is sent, and again when it ends."""
         now = self._clock()
         sent = self._sent.open(request.owner, conversation)
         sent.note_unread(now if request.cache.is_unread or request.lacks_record else request.cache.unread_before_at)
         if request.cache.prefix is not None:
-            self._sent.add(request.owner, conversation, request.cache.prefix, now)
+            self._sent.add_prefix(request.owner, conversation, request.cache.prefix, now)
         sent.has_cache = sent.has_cache or request.cache.is_in_use
-        if request.cache.was_warm:
-            sent.is_trusted = False
+        sent.is_trusted = sent.is_trusted and not request.cache.was_warm
 
     async def _store_results(
         self,
@@ -544,8 +540,7 @@ class RequestFolding:
                     # The call is repeated.
                     return True
                 sent = self._sent.get(owner, conversation)
-                if sent is None or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
-                    # Another daemon has sent more of the conversation.
+                if sent is None or sent.is_behind(record.last_request_at):
                     return False
                 stored = await self._records.keep(owner, conversation, [ArchivedResult(decision, work.text)])
             return any(each.result_id == decision.result_id for each in stored)
@@ -563,8 +558,8 @@ class RequestFolding:
         cache, sent_tokens = request.cache, request.receipt.tokens_after
         if was_warm(usage, sent_tokens, opening_tokens):
             cache.warm_after_s = cache.lapsed_s
-        if cache.lost_after_tokens is not None:
-            cache.was_warm = was_warm(usage, sent_tokens, max(cache.lost_after_tokens, opening_tokens))
+        if cache.tokens_before_cold is not None:
+            cache.was_warm = was_warm(usage, sent_tokens, max(cache.tokens_before_cold, opening_tokens))
         if usage is not None:
             cache.life_s = find_life_in_usage(usage.cache_write_1h_tokens, cache.warm_after_s)
         self._note_miss(request, usage)
@@ -600,7 +595,7 @@ class RequestFolding:
         self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome], at: float
     ) -> None:
         life_s = request.cache.life_s
-        self._note_sent(request, conversation)
+        self._update_sent(request, conversation)
         try:
             async with asyncio.timeout(STORE_S):
                 await self._records.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)

@@ -58,9 +58,9 @@ class PromptCache:
         self.newly_left_out: frozenset[str] = frozenset()
         # The estimated tokens before the part of the request that the cache was taken not to hold, if something was
         # left out there.
-        self.lost_after_tokens: int | None = None
+        self.tokens_before_cold: int | None = None
         # The estimated tokens before the first result of a batch that was left out although the cache holds it.
-        self.batch_after_tokens: int | None = None
+        self.tokens_before_batch: int | None = None
         # Whether the request leaves something in the cache that is not known. And when the conversation's last request
         # did so that this daemon has not sent, or 0.
         self.is_unread = False
@@ -137,7 +137,7 @@ class RequestBody(httpx2.AsyncByteStream):
         self._stored: deque[bytes] = deque()
         # Whether no part of the body is in memory any more.
         self._is_sent = False
-        self._session_bytes: int | None = None
+        self._report_bytes: int | None = None
 
     async def next_part(self) -> bytes:
         """The next part of the body from the client."""
@@ -173,12 +173,12 @@ class RequestBody(httpx2.AsyncByteStream):
 
     def keep_for_report(self, size: int) -> None:
         """Count the bytes that were taken from the request for its session's report."""
-        self._session_bytes = size
+        self._report_bytes = size
         self._release_unneeded()
 
     def _release_unneeded(self) -> None:
-        if self._is_sent and self._session_bytes is not None:
-            self.release(but=self._session_bytes)
+        if self._is_sent and self._report_bytes is not None:
+            self.release(but=self._report_bytes)
 
     def release(self, but: int = 0) -> None:
         freed = max(0, self.size_bytes - but)

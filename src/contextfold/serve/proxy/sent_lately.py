@@ -16,6 +16,8 @@ from contextfold.fold.messages.sent_prefix import Fingerprint, SentPrefix, count
 # Of a conversation so many prefixes of each of so many models are compared: hosts ask other things in between.
 SENT_PREFIXES_MAX = 8
 SENT_MODELS_MAX = 4
+# Stored times are rounded up to seconds.
+STORED_TIME_STEP_S = 1.0
 # The limits for all owners together: conversations, and the messages, tools and other parts in their prefixes.
 SENT_CONVERSATIONS_MAX = 1_000
 SENT_PARTS_MAX = 500_000
@@ -40,6 +42,10 @@ class SentLately:
     def latest_at(self) -> float:
         return max((at for _, at in self.prefixes), default=self.unread_at)
 
+    def is_behind(self, stored_at: float | None) -> bool:
+        """Whether another daemon has sent something later, according to the stored time of the last request."""
+        return stored_at is not None and stored_at > self.latest_at + STORED_TIME_STEP_S
+
     @property
     def latest(self) -> SentPrefix | None:
         return self.prefixes[-1][0] if self.prefixes else None
@@ -60,7 +66,7 @@ class SentLately:
     def note_unread(self, at: float) -> None:
         self.unread_at = max(self.unread_at, at)
 
-    def add(self, prefix: SentPrefix, at: float) -> None:
+    def add_prefix(self, prefix: SentPrefix, at: float) -> None:
         if prefix is not self.latest:
             messages = prefix.given if prefix.messages is prefix.given else (*prefix.given, *prefix.messages)
             self.known = dict(zip(map(attrgetter("written"), messages), messages, strict=True))
@@ -100,29 +106,29 @@ class SentConversations:
 
     def __init__(self) -> None:
         # The latest conversation of an owner is the last one.
-        self._of: dict[str, OrderedDict[str, SentLately]] = {}
+        self._by_owner: dict[str, OrderedDict[str, SentLately]] = {}
         self._sizes: Counter[str] = Counter()
 
     def get(self, owner: str, conversation: str) -> SentLately | None:
-        return self._of[owner].get(conversation) if owner in self._of else None
+        return self._by_owner[owner].get(conversation) if owner in self._by_owner else None
 
     def list_recent(self, owner: str, limit: int) -> list[tuple[str, SentLately]]:
         """An owner's conversations, the latest first."""
-        return list(islice(reversed(self._of[owner].items()), limit)) if owner in self._of else []
+        return list(islice(reversed(self._by_owner[owner].items()), limit)) if owner in self._by_owner else []
 
     def open(self, owner: str, conversation: str) -> SentLately:
         """What was sent of a conversation, which is the latest of its owner now."""
-        conversations = self._of.setdefault(owner, OrderedDict())
+        conversations = self._by_owner.setdefault(owner, OrderedDict())
         sent = conversations.setdefault(conversation, SentLately())
         conversations.move_to_end(conversation)
-        while sum(map(len, self._of.values())) > SENT_CONVERSATIONS_MAX:
-            self._forget_oldest(max(self._of, key=lambda each: len(self._of[each])))
+        while sum(map(len, self._by_owner.values())) > SENT_CONVERSATIONS_MAX:
+            self._forget_oldest(max(self._by_owner, key=lambda each: len(self._by_owner[each])))
         return sent
 
-    def add(self, owner: str, conversation: str, prefix: SentPrefix, at: float) -> None:
+    def add_prefix(self, owner: str, conversation: str, prefix: SentPrefix, at: float) -> None:
         sent = self.open(owner, conversation)
         before = sent.size
-        sent.add(prefix, at)
+        sent.add_prefix(prefix, at)
         self._sizes[owner] += sent.size - before
         while self._sizes.total() > SENT_PARTS_MAX:
             ((largest, _),) = self._sizes.most_common(1)
@@ -130,7 +136,7 @@ class SentConversations:
 
     def _forget_part(self, owner: str) -> None:
         """Give up the oldest conversation of an owner; of its only one, the oldest prefix."""
-        (oldest, *others) = self._of[owner].values()
+        (oldest, *others) = self._by_owner[owner].values()
         if others or len(oldest.prefixes) == 1:
             self._forget_oldest(owner)
             return
@@ -139,10 +145,10 @@ class SentConversations:
         self._sizes[owner] += oldest.size - before
 
     def _forget_oldest(self, owner: str) -> None:
-        _, sent = self._of[owner].popitem(last=False)
+        _, sent = self._by_owner[owner].popitem(last=False)
         self._sizes[owner] -= sent.size
-        if not self._of[owner]:
-            del self._of[owner], self._sizes[owner]
+        if not self._by_owner[owner]:
+            del self._by_owner[owner], self._sizes[owner]
 
 
 def _size_of(prefix: SentPrefix) -> int:

@@ -93,13 +93,13 @@ class SessionReports:
     ) -> None:
         """Record a request, now or when its report is prepared. Until then its bytes stay in memory."""
         if preparing.done():
-            self._hand_over(request, preparing, response)
+            self._complete_report(request, preparing, response)
             return
         size_bytes = request.body.size_bytes
         if len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + size_bytes <= WAITING_MAX_BYTES:
             self._waiting[preparing] = size_bytes
             self._fold.conversations.note_arriving(request.owner, request.reported)
-            preparing.add_done_callback(lambda _: self._hand_over(request, preparing, response))
+            preparing.add_done_callback(lambda _: self._complete_report(request, preparing, response))
         else:
             preparing.cancel()
             request.reported.cancel()
@@ -116,7 +116,7 @@ class SessionReports:
             preparing.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    def _hand_over(
+    def _complete_report(
         self, request: ProxiedRequest, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts
     ) -> None:
         self._waiting.pop(preparing, None)
@@ -246,7 +246,7 @@ def _list_texts(projection: BodyProjection, span: Span, known: int, most_chars: 
     """The messages of a thread that are not yet recorded; only the latest if they are too long."""
     texts: list[str] = []
     for place in reversed(span.places[known:]):
-        text = projection.original(place)
+        text = projection.encode_original(place)
         most_chars -= len(text)
         if most_chars < 0:
             break
@@ -262,7 +262,7 @@ def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks
         model=_model_of(request, projection),
         receipt=request.receipt,
         our_tokens=projection.our_tokens,
-        kept_tokens=request.cache.batch_after_tokens,
+        kept_tokens=request.cache.tokens_before_batch,
         new_blocks=new_blocks,
         conversation=request.conversation.id if request.conversation else "",
         run=request.run,

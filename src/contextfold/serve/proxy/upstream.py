@@ -38,7 +38,7 @@ CONNECTIONS_MAX = 1024
 # The idle connections of an owner, and how long each stays open: between the requests of a tool loop pass seconds.
 IDLE_CONNECTIONS_MAX = 16
 IDLE_S = 60.0
-STATUS_LEAST, STATUS_MOST = 200, 599
+STATUS_MIN, STATUS_MAX = 200, 599
 
 # The kinds of failures.
 UNREACHABLE, TIMEOUT, BROKEN, BUSY = "unreachable", "timeout", "broken", "busy"
@@ -119,7 +119,7 @@ class Provider:
         except httpx2.TransportError as problem:
             raise _describe_failure(problem) from None
         upstream_response = UpstreamResponse(response)
-        if not STATUS_LEAST <= response.status_code <= STATUS_MOST:
+        if not STATUS_MIN <= response.status_code <= STATUS_MAX:
             await upstream_response.close()
             raise UpstreamFailed(BROKEN, "Status")
         return upstream_response
