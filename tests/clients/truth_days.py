@@ -37,6 +37,7 @@ from tests.support.machine import COMMAND, Ran, run_command
 from tests.support.prerequisites import HOST_PROGRAMS, NO_CLAUDE
 from tests.support.upstream import ReceivedRequest
 from tests.support.upstream_answers import Call, Say
+from tests.support.waiting import until
 
 # Longer than any provider keeps a prompt.
 PAUSE_S = 25 * 3600
@@ -492,6 +493,9 @@ def run_other_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:
     try:
         day.model.will("read alpha", "read beta", "fold Alpha and beta are fine.", "read gamma", "All are fine.")
         day.run_other("a run, with a fold", words(host.first, "Look at alpha."))
+        # Stored times are whole seconds: two runs in one second are both the latest.
+        ended_at = int(time.time())
+        until(lambda: int(time.time()) > ended_at)
         names = ("delta", "epsilon", "zeta", "eta", "theta")
         day.model.will(*(f"read {name}" for name in names), "They are fine.")
         before = day.run_other("another run, reading", words(host.first, "Look at delta."))
