@@ -80,13 +80,13 @@ def cold_figures(turns: int) -> list[Figure]:
     start, resolve, python = in_turns(3 * turns, cold_start, cold_resolve, python_start)
     yardstick = f"python -I {ms(median(python))}"
     return [
-        Figure("cold start to first answer and end", ms(median(start)), yardstick, median(start) / median(python), 2.0),
+        Figure("cold start to first answer and end", ms(median(start)), yardstick, median(start) / median(python), 5.0),
         Figure(
             "the same with a resolve, 3 documents",
             ms(median(resolve)),
             yardstick,
             median(resolve) / median(python),
-            2.0,
+            5.0,
         ),
     ]
 

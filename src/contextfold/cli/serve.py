@@ -15,8 +15,8 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from contextfold.app import make_fold_service
 from contextfold.cli.daemon_client import RUN_TOKEN_VARIABLE, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.host_files import absolute, executable, write_text
 from contextfold.cli.output import escape, is_terminal, print_answer, print_note
@@ -24,7 +24,11 @@ from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.resolve.files import default_cache_of
-from contextfold.settings import NATS, read_daemon_settings, read_settings
+from contextfold.settings import NATS, FoldSettings, read_daemon_settings, read_settings
+
+if TYPE_CHECKING:
+    # The stdio server makes it when a folding tool is called.
+    from contextfold.fold.service.fold_service import FoldService
 
 # The settings that the help of `context serve` lists; `context help settings` has all of them.
 SETTINGS_SHOWN = (
@@ -101,7 +105,7 @@ def run_serve(args: argparse.Namespace) -> None:
         if args.docs is not None:
             root, only = os.path.split(os.path.abspath(default_cache_of(args.docs)))
             options = {**options, "cache-root": root}
-        serve(read_settings(os.environ, options), make_fold_service, only=only)
+        serve(read_settings(os.environ, options), _make_fold, only=only)
     elif args.docs is not None:
         raise UsageError("--docs is for the server on stdin and stdout; add --stdio")
     else:
@@ -112,6 +116,12 @@ def run_serve(args: argparse.Namespace) -> None:
         # The daemon's own child processes must not inherit the token.
         run_token = os.environ.pop(RUN_TOKEN_VARIABLE, "")
         serve_daemon(read_daemon_settings(os.environ, options), _announce, run_token=run_token)
+
+
+def _make_fold(settings: FoldSettings) -> FoldService:
+    from contextfold.app import make_fold_service
+
+    return make_fold_service(settings)
 
 
 def _stop_after_stdin() -> None:

@@ -1,4 +1,4 @@
-"""Runs the resolve tools in worker processes: for the stdio server in one, for the daemon in several.
+"""The worker processes in which the daemon runs the resolve tools.
 
 The timeout ends a call that hangs, and a long resolve does not delay folding. Both transports pass the same values to
 the same function, so they give the same answers.
@@ -7,14 +7,11 @@ the same function, so they give the same answers.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 
 from contextfold.errors import INVALID_PARAMS, InternalError
-from contextfold.resolve.service import CacheRoot
-from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS, failure_result, run_resolve_tool
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, ResolveRunner, failure_result
 from contextfold.serve.mcp.tools import ToolResult, describe_unknown_arguments
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
 from contextfold.serve.worker import Worker, WorkerFailed
@@ -25,21 +22,6 @@ PROCESSES = 2
 WAITING_MAX = 128
 INVALID_ARGUMENTS = "invalid_argument"
 TOOLS = {tool.name: tool for tool in RESOLVE_TOOLS}
-
-
-class ResolveRunner:
-    """Runs the tools, and answers the protocol's requests about resources. Caches stay open between calls."""
-
-    def __init__(self, cache_root: str, only: str = "") -> None:
-        """Tools on the caches below a root, or `only` on the one with that name."""
-        self._cache_root, self._only = cache_root, only
-
-    def run(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
-        return run_resolve_tool(RESOURCE_READERS.get(name) or TOOLS[name], self._root, arguments)
-
-    @cached_property
-    def _root(self) -> CacheRoot:
-        return CacheRoot(os.fsencode(self._cache_root), self._only)
 
 
 class Resolvers:

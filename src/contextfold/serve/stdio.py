@@ -6,21 +6,15 @@ one response: while a client does not read responses, no further request is read
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from contextfold.common.posix import STDERR, fill_standard_descriptors, is_writable, write_all
 from contextfold.errors import FoldError, InternalError, SettingsError, StorageFailed
-from contextfold.fold.project import Caller
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.store import LOCAL_OWNER
-from contextfold.serve.mcp.fold_tools import caller_from, run_fold_tool, to_request_error
 from contextfold.serve.mcp.protocol import (
     INTEGER_DIGITS,
     InvalidMessage,
@@ -34,7 +28,7 @@ from contextfold.serve.mcp.protocol import (
     parse_request,
     tools_of,
 )
-from contextfold.serve.mcp.resolve_tools import ASK_TOOLS, failure_result
+from contextfold.serve.mcp.resolve_tools import ASK_TOOLS, ResolveRunner, failure_result
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -44,18 +38,21 @@ from contextfold.serve.request_error import (
     internal_error,
     known_error,
 )
-from contextfold.serve.resolvers import ResolveRunner
 from contextfold.serve.worker import Worker, WorkerFailed
 from contextfold.settings import FoldSettings, Settings
+
+if TYPE_CHECKING:
+    # A server without folding tools starts without the folding service and asyncio.
+    from contextfold.fold.service.fold_service import FoldService
+    from contextfold.serve.serial_fold import SerialFold
 
 # The longest line of a message, including its newline.
 LINE_MAX_BYTES = 1_048_576
 # A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
 STDIN, STDOUT = 0, 1
-MAINTENANCE_EVERY_S = 60.0
 
-MakeFold = Callable[[FoldSettings], FoldService]
+MakeFold = Callable[[FoldSettings], "FoldService"]
 
 
 def serve(settings: Settings, make_fold: MakeFold, *, only: str = "") -> None:
@@ -164,43 +161,10 @@ class ToolRunner:
 
     @cached_property
     def _fold(self) -> SerialFold:
+        from contextfold.serve.serial_fold import SerialFold
+
         assert self._settings.fold is not None
         return SerialFold(self._make_fold(self._settings.fold))
-
-
-class SerialFold:
-    """A fold service for one call at a time. Its event loop runs only during a call."""
-
-    def __init__(self, service: FoldService) -> None:
-        self._service = service
-        self._runner = asyncio.Runner()
-        self._maintained_s = -MAINTENANCE_EVERY_S
-
-    def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
-        """Run a tool. Raises RequestError if it fails."""
-        return self._runner.run(self._call(tool, arguments, meta))
-
-    async def _call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
-        try:
-            caller = caller_from(LOCAL_OWNER, meta)
-        except FoldError as problem:
-            raise await to_request_error(problem, self._service, Caller(LOCAL_OWNER), {}) from problem
-        await self._maintain()
-        try:
-            return await run_fold_tool(tool, self._service, caller, arguments)
-        finally:
-            # Background work of the store would not continue between calls.
-            await self._service.store.settle()
-
-    async def _maintain(self) -> None:
-        """End idle sessions and delete expired data. A daemon does this in the background, but none may be running."""
-        now_s = time.monotonic()
-        if now_s - self._maintained_s >= MAINTENANCE_EVERY_S:
-            self._maintained_s = now_s
-            # If the store is unavailable, the call itself reports it.
-            with suppress(FoldError):
-                await self._service.end_idle()
-                await self._service.forget()
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from contextfold import __version__
 from contextfold.common.canonical import is_too_deep
 from contextfold.errors import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES, CacheMissing, DocumentMissing
-from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS
 from contextfold.serve.mcp.tools import (
     ResolveTool,
@@ -217,6 +216,9 @@ def tools_of(names: Collection[str]) -> list[Tool]:
     """The tools of the sets with these names."""
     tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in names else []
     if offers_folding(names):
+        # They import the folding service, and that asyncio, which a server without them does not need.
+        from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
+
         tools += FOLD_TOOLS if "fold" in names else AFTERWARDS_TOOLS
     return tools
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from urllib.parse import quote, unquote_to_bytes
 
 from contextfold.common.answer_format import FORMATS, JSON, TEXT
@@ -318,6 +319,22 @@ def run_resolve_tool(tool: ResolveTool | ResourceReader, root: CacheRoot, argume
         return failure_result(problem, explain_error(problem) if is_explained else "")
     except Exception as problem:
         return failure_result(InternalError(f"{type(problem).__name__}: {problem}"))
+
+
+class ResolveRunner:
+    """Runs the tools, and answers the protocol's requests about resources. Caches stay open between calls."""
+
+    def __init__(self, cache_root: str, only: str = "") -> None:
+        """Tools on the caches below a root, or `only` on the one with that name."""
+        self._cache_root, self._only = cache_root, only
+        self._tools = {tool.name: tool for tool in RESOLVE_TOOLS}
+
+    def run(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
+        return run_resolve_tool(RESOURCE_READERS.get(name) or self._tools[name], self._root, arguments)
+
+    @cached_property
+    def _root(self) -> CacheRoot:
+        return CacheRoot(os.fsencode(self._cache_root), self._only)
 
 
 def failure_result(problem: ContextError, explained: str = "") -> ToolResult:

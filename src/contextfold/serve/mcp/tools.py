@@ -6,13 +6,16 @@ The tools are defined in `resolve_tools` and `fold_tools`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from contextfold.common.canonical import Encodable
-from contextfold.fold.project import Caller
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.resolve.service import CacheRoot
+
+if TYPE_CHECKING:
+    # A server without folding tools starts without the folding service.
+    from contextfold.fold.project import Caller
+    from contextfold.fold.service.fold_service import FoldService
+    from contextfold.fold.service.sessions import VerbOutcome
 
 Arguments = Mapping[str, object]
 
